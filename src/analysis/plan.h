@@ -1,0 +1,151 @@
+/* The plan: which tiles are computed, under which views, in which order, and what the choice was.
+ *
+ * A plan is a function of the mask's pairs and of the options only. Its tables are plain arrays of 32-bit integers, read
+ * as they are by the CPU engine and copied as they are to the device.
+ */
+#ifndef SP_PLAN_H
+#define SP_PLAN_H
+
+#include "acsr/mask.h"
+#include "splat.h"
+
+/* ---- Views ---- */
+
+/* How a tile of M rows (or N columns) walks the sequence axis. Token t = n0*y + x; a tile takes m1 values of y times
+ * m2 values of x. Tiles are numbered x-box fastest. Today's plans use the linear view (n0 = length, m1 = 1, m2 = M). */
+enum sp_view_kind { SP_VIEW_LINEAR = 0, SP_VIEW_RESIDUE, SP_VIEW_GRID, SP_VIEW_COMB };
+
+struct sp_view {
+    int32_t kind; /* enum sp_view_kind */
+    int32_t n0;
+    int32_t m1, m2;
+};
+
+/* ---- Predicates ---- */
+
+/* Which pairs of a PARTIAL tile are allowed. Rows i and columns j are indices into the mask. Cheapest first; a plan's
+ * `predicate_mask` has bit (1 << kind) set for each it needs. */
+enum sp_pred_kind {
+    SP_PRED_NONE = 0,     /* FULL tiles */
+    SP_PRED_LOWER,        /* j >= lo(i),              lo(i) = lo_slope*i + lo_offset */
+    SP_PRED_UPPER,        /* j <  hi(i),              hi(i) = hi_slope*i + hi_offset */
+    SP_PRED_BOUNDS,       /* lo(i) <= j < hi(i) */
+    SP_PRED_TABLE,        /* table[2*r] <= j < table[2*r + 1], r = row within the tile */
+    SP_PRED_PERIODIC,     /* lo(i) <= j < hi(i) and (j - phase(i)) mod stride < width, phase(i) = phase_slope*i + phase_offset */
+    SP_PRED_BITS,         /* bit j - col0 of row r's words: N/32 words a row, M rows a tile */
+    SP_PRED_COUNT
+};
+
+/* Parameters of one predicate. TABLE and BITS use `table` alone: an index into the plan's `table` (int32 words) or, for
+ * BITS, the number of the tile bitmask (in units of M * N/32 words of the plan's `bits`). */
+struct sp_predicate {
+    int32_t lo_slope, lo_offset;
+    int32_t hi_slope, hi_offset;
+    int32_t stride, width;
+    int32_t phase_slope, phase_offset; /* 0 <= phase_offset < stride; mod is the non-negative remainder */
+    int32_t table;
+    int32_t reserved[3]; /* pads to 48 bytes, so that three 16-byte loads fetch one */
+};
+
+/* ---- Segments, row tiles, passes ---- */
+
+/* Consecutive column tiles [first, first + count) of one column view that share kind and predicate. `predicate` indexes
+ * the plan's predicates; when `predicate_step` is 1 (only for BITS) tile first + t uses bitmask number
+ * predicates[predicate].table + t. */
+struct sp_segment {
+    int32_t first, count;
+    int32_t code;      /* view << 8 | predicate_step << 4 | enum sp_pred_kind; kind NONE = a FULL segment */
+    int32_t predicate; /* 0 for FULL */
+};
+#define SP_SEGMENT_KIND(code) ((code) & 15)
+#define SP_SEGMENT_STEP(code) (((code) >> 4) & 1)
+#define SP_SEGMENT_VIEW(code) ((code) >> 8)
+
+struct sp_row_tile {
+    int32_t tile;            /* number under the pass's row view; rows tile*M .. for the linear view */
+    int32_t segment;         /* first segment */
+    int32_t segment_count;   /* 0: no allowed pair: o = 0, lse = -inf */
+    int32_t tiles;           /* column tiles in all, its length for scheduling */
+};
+
+/* One launch: every row tile of one row view, for one distinct mask, longest first (ties by tile number). */
+struct sp_pass {
+    struct sp_view row_view;
+    int32_t column_view, column_view_count; /* into the plan's views */
+    int32_t first_row_tile, row_tile_count; /* into the plan's row tiles, in the order of launch */
+    int32_t mask_index;
+    int32_t merge; /* 0: initialises o and lse; 1: merges into them */
+};
+
+struct sp_candidate {
+    char summary[96];
+    char reason[160];
+    double predicted_us;
+    int64_t full_tiles, partial_tiles;
+};
+
+struct splat_plan {
+    int64_t q_len, kv_len;
+    int32_t tile_rows, tile_cols; /* M, N */
+    int32_t tune_row;             /* the row of the tune table that was chosen: decides warps and stages */
+    int64_t mask_count;
+    struct sp_pass *passes;
+    int64_t pass_count;
+    struct sp_view *views;
+    int64_t view_count;
+    struct sp_row_tile *row_tiles;
+    int64_t row_tile_count;
+    struct sp_segment *segments;
+    int64_t segment_count;
+    struct sp_predicate *predicates; /* [0] is an unused zero entry */
+    int64_t predicate_count;
+    int32_t *table;
+    int64_t table_count;
+    uint32_t *bits;
+    int64_t bits_count;
+    uint32_t predicate_mask; /* of enum sp_pred_kind */
+    int32_t *map;            /* batch*heads entries: distinct mask of each (batch, head); NULL when mask_count is 1 */
+    int64_t map_batch, map_heads;
+    int64_t allowed_pairs, full_tiles, partial_tiles, families;
+    double plan_ms, predicted_us;
+    struct sp_candidate *candidates; /* ascending predicted time */
+    int64_t candidate_count;
+};
+
+/* ---- Predicates as the CPU engine and the tests evaluate them ---- */
+
+/* Whether predicate `p` of kind `kind` allows (i, j); row0, col0 are the tile's origin, t its place in its segment. */
+int sp_predicate_allows(const splat_plan *plan, const struct sp_segment *segment, int32_t t, int64_t row0, int64_t col0,
+                        int64_t i, int64_t j);
+
+const char *sp_predicate_name(enum sp_pred_kind kind);
+const char *sp_view_name(enum sp_view_kind kind);
+
+/* ---- Tune tables: one file a chip ---- */
+
+/* A tile shape the portable kernel is built for, and what a tile of it costs on the chip. */
+struct sp_tune_row {
+    int16_t max_dim; /* serves head dims up to this: max(head_dim, value_dim) */
+    int16_t rows, cols, warps;
+    int16_t blocks_per_sm;
+    float full_ns;    /* one FULL tile of dimension max_dim on one block slot, all slots busy */
+    float partial_ns; /* extra for PARTIAL, affine predicate */
+    float bits_ns;    /* extra for PARTIAL, bitmask or table */
+    float row_ns;     /* prologue and epilogue of one row tile */
+};
+
+struct sp_tune_table {
+    const char *chip;
+    int sm_count;
+    double copy_bytes_per_us;
+    double launch_us;
+    const struct sp_tune_row *rows;
+    int row_count;
+};
+
+const struct sp_tune_table *sp_tune_table_for(enum splat_arch arch);
+
+/* Checks the options alone: sizes, types, combinations; every stage's first call. */
+enum splat_status sp_options_check(const splat_options *options);
+
+#endif

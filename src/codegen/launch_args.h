@@ -1,0 +1,31 @@
+/* The kernel's one parameter: shared word for word by the host (C) and by the generated source (CUDA), which pastes this
+ * file. Only fixed-width types and 8-byte alignment, so that both sides agree. */
+#ifndef SP_LAUNCH_ARGS_H
+#define SP_LAUNCH_ARGS_H
+
+typedef long long sp_i64;
+
+struct sp_launch_args {
+    const void *q, *k, *v;
+    void *o;
+    float *lse; /* may be null */
+    sp_i64 q_batch, q_head, q_row; /* strides in elements */
+    sp_i64 k_batch, k_head, k_row;
+    sp_i64 v_batch, v_head, v_row;
+    sp_i64 o_batch, o_head, o_row;
+    sp_i64 lse_batch, lse_head;
+    const void *row_tiles;  /* struct sp_row_tile: row_tile_count of distinct mask 0, then of mask 1, ... */
+    const void *segments;   /* struct sp_segment */
+    const void *predicates; /* struct sp_predicate */
+    const void *table;      /* int32 */
+    const void *bits;       /* uint32 */
+    const void *map;        /* int32 distinct mask of each (batch, head), or null */
+    int q_len, kv_len;
+    int batch, heads, group;    /* group = heads / kv_heads */
+    int row_tile_count;         /* of one distinct mask */
+    int section;                /* (batch, head) pairs that are walked together, longest row tile first */
+    int map_batch, map_heads;   /* 1 = broadcast */
+    float scale, scale_log2;    /* scale and scale * log2(e) */
+};
+
+#endif

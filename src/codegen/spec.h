@@ -1,0 +1,36 @@
+/* The spec: the few plain numbers that decide the text of a kernel, and nothing else. Lengths, batch, heads and strides
+ * are launch arguments and never appear here. */
+#ifndef SP_SPEC_H
+#define SP_SPEC_H
+
+#include "analysis/plan.h"
+#include "common/strbuf.h"
+#include "splat.h"
+
+struct sp_spec {
+    enum splat_arch arch;   /* SM80 or SM90A, never AUTO */
+    enum splat_dtype dtype; /* FP16 or BF16 */
+    int32_t head_dim, value_dim;
+    int32_t tile_rows, tile_cols, warps;
+    int32_t blocks_per_sm;   /* second argument of __launch_bounds__ */
+    uint32_t predicate_mask; /* of enum sp_pred_kind: which predicates the kernel must know */
+    int32_t mask_map;        /* 1: (batch, head) -> mask is looked up */
+};
+
+/* SPLAT_UNSUPPORTED, with the argument and the limit, when no kernel exists for the plan and options. */
+enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *options, enum splat_arch arch,
+                               struct sp_spec *spec);
+void sp_spec_print(const struct sp_spec *spec, struct sp_strbuf *out);
+
+/* The generated source: one flat CUDA text, a pure function of the spec. */
+struct sp_source {
+    struct sp_strbuf text;
+    char entry[64];     /* name of the __global__ function, extern "C" */
+    int32_t threads;    /* a block */
+    int32_t shared_bytes; /* dynamic shared memory a block */
+};
+
+enum splat_status sp_source_make(const struct sp_spec *spec, struct sp_source *source);
+void sp_source_free(struct sp_source *source);
+
+#endif

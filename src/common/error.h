@@ -1,0 +1,15 @@
+/* Failure sentences: kept per thread, read with splat_last_error(). */
+#ifndef SP_ERROR_H
+#define SP_ERROR_H
+
+#include "splat.h"
+
+/* Records the sentence (printf format, no newline, no final full stop needed) and returns `status`:
+ *     return sp_fail(SPLAT_INVALID, "head_dim is %lld; it must be a multiple of 8 from 8 to 256", ...); */
+enum splat_status sp_fail(enum splat_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* sp_fail for a failed allocation of `bytes`; `what` names the thing that did not fit. */
+enum splat_status sp_no_memory(const char *what, size_t bytes);
+
+#endif
