@@ -140,9 +140,9 @@ typedef struct splat_acsr splat_acsr;
 
 /* `count` blocks of `width` consecutive columns, one every `stride`:
  * { start + k*stride + w : 0 <= k < count, 0 <= w < width }. A run of one block has stride 0. */
-typedef struct splat_run {
+typedef struct splat_acsr_run {
     int32_t start, stride, count, width;
-} splat_run;
+} splat_acsr_run;
 
 /* The ACSR of a mask (of entry 0 of a map). The encoding is canonical: masks that allow the same pairs get
  * equal ACSRs, whatever they were made from. SPLAT_INVALID, SPLAT_NO_MEMORY. */
@@ -168,7 +168,7 @@ SPLAT_API int splat_acsr_equal(const splat_acsr *a, const splat_acsr *b);
 
 /* The runs of row i in ascending order: writes at most `capacity` of them to `runs` (may be NULL when capacity is
  * 0) and the number the row has to *count. */
-SPLAT_API enum splat_status splat_acsr_row(const splat_acsr *acsr, int64_t i, splat_run *runs, int64_t capacity,
+SPLAT_API enum splat_status splat_acsr_row(const splat_acsr *acsr, int64_t i, splat_acsr_run *runs, int64_t capacity,
                                            int64_t *count);
 
 /* Expands row i to kv_len bytes, 1 = allowed. */

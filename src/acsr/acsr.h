@@ -72,7 +72,7 @@ struct sp_groups {
     const splat_acsr *cursor_of;
     int64_t *first; /* where each group's templates begin in the pool, while it still grows */
     int64_t first_capacity;
-    splat_run *row;
+    splat_acsr_run *row;
     int64_t row_capacity;
 };
 
@@ -83,9 +83,9 @@ enum splat_status sp_acsr_groups(const splat_acsr *acsr, int64_t row_begin, int6
 void sp_groups_free(struct sp_groups *scratch);
 
 /* The run of a template at family index t. */
-static inline splat_run sp_template_at(const struct sp_run_template *t, int64_t index)
+static inline splat_acsr_run sp_template_at(const struct sp_run_template *t, int64_t index)
 {
-    splat_run run = {(int32_t)(t->start + index * t->d_start), t->stride, (int32_t)(t->count + index * t->d_count),
+    splat_acsr_run run = {(int32_t)(t->start + index * t->d_start), t->stride, (int32_t)(t->count + index * t->d_count),
                      (int32_t)(t->width + index * t->d_width)};
     return run;
 }
