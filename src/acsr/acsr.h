@@ -1,16 +1,17 @@
 /* ACSR inside the library: the stored form, and row access for the stages to the right.
  *
- * Canonical row encoding. A row's allowed columns are first cut into maximal blocks of consecutive columns. Then, from
- * the left: when three or more blocks in a row have equal width and equal spacing, the longest such progression is one
- * run; otherwise the block is a run of its own (stride 0, count 1). Three, not two: two blocks always "progress", and
- * a sink column beside a moving window would get a stride that changes with the row.
+ * Canonical row encoding. A row's allowed columns are first cut into maximal blocks of consecutive columns. Then,
+ * from the left: when three or more blocks in a row have equal width and equal spacing, the longest such
+ * progression is one run; otherwise the block is a run of its own (stride 0, count 1). Three, not two: two blocks
+ * always "progress", and a sink column beside a moving window would get a stride that changes with the row.
  *
- * Canonical families. Rows are dealt into row_stride classes (row mod row_stride); inside a class, from the top, a family
- * takes rows for as long as every run keeps its stride and its start, count and width stay affine in the family index.
- * row_stride is chosen by sp_acsr_build from the rows' own encodings, so it depends on the mask alone.
+ * Canonical families. Rows are dealt into row_stride classes (row mod row_stride); inside a class, from the top, a
+ * family takes rows for as long as every run keeps its stride and its start, count and width stay affine in the
+ * family index. row_stride is chosen by sp_acsr_build from the rows' own encodings, so it depends on the mask
+ * alone.
  *
- * Irregular rows. A row with more than SP_ACSR_MAX_RUNS(kv_len) runs is kept as bits instead (rows with equal bits share
- * a family), so that an ACSR is never larger than the bit-packed mask plus O(rows).
+ * Irregular rows. A row with more than SP_ACSR_MAX_RUNS(kv_len) runs is kept as bits instead (rows with equal bits
+ * share a family), so that an ACSR is never larger than the bit-packed mask plus O(rows).
  */
 #ifndef SP_ACSR_H
 #define SP_ACSR_H
@@ -30,6 +31,7 @@ struct sp_run_template {
 struct sp_family {
     int32_t row0, row_count;
     int32_t run_count; /* -1: an irregular family, all rows equal to the bits at `first` */
+    int32_t reserved;  /* 0, so that families can be hashed as bytes */
     uint64_t first;    /* index of the first template, or of the first 64-bit word of bits */
 };
 
@@ -48,8 +50,11 @@ struct splat_acsr {
     struct sp_hash hash; /* of the canonical contents */
 };
 
-/* Where the rows come from: an expression, stored rows, or another ACSR (sym.h). */
 splat_acsr *sp_acsr_retain(splat_acsr *acsr);
+
+struct sp_strbuf;
+/* Appends a readable listing: a header line, then every family with its runs (long lists are cut in the middle). */
+enum splat_status sp_acsr_print(const splat_acsr *acsr, struct sp_strbuf *out);
 
 /* ---- Row access: for analysis ---- */
 
@@ -72,8 +77,6 @@ struct sp_groups {
     const splat_acsr *cursor_of;
     int64_t *first; /* where each group's templates begin in the pool, while it still grows */
     int64_t first_capacity;
-    splat_acsr_run *row;
-    int64_t row_capacity;
 };
 
 /* Cuts rows [row_begin, row_end) into maximal groups, from the top. The result is valid until the next call. Rows
@@ -85,13 +88,13 @@ void sp_groups_free(struct sp_groups *scratch);
 /* The run of a template at family index t. */
 static inline splat_acsr_run sp_template_at(const struct sp_run_template *t, int64_t index)
 {
-    splat_acsr_run run = {(int32_t)(t->start + index * t->d_start), t->stride, (int32_t)(t->count + index * t->d_count),
-                     (int32_t)(t->width + index * t->d_width)};
+    splat_acsr_run run = {(int32_t)(t->start + index * t->d_start), t->stride,
+                          (int32_t)(t->count + index * t->d_count), (int32_t)(t->width + index * t->d_width)};
     return run;
 }
 
-/* Visits the blocks [begin, end) of consecutive allowed columns of row i that meet [col_begin, col_end), clipped to it,
- * ascending. Closed form in the runs: cost follows what lies in the range. */
+/* Visits the blocks [begin, end) of consecutive allowed columns of row i that meet [col_begin, col_end), clipped to
+ * it, ascending. Closed form in the runs: cost follows what lies in the range. */
 typedef void (*sp_block_fn)(int32_t begin, int32_t end, void *user);
 void sp_group_row_blocks(const splat_acsr *acsr, const struct sp_group *group, int64_t row, int64_t col_begin,
                          int64_t col_end, sp_block_fn visit, void *user);
