@@ -185,8 +185,8 @@ static int64_t period_words(int32_t stride)
     return stride >> (twos < 6 ? twos : 6);
 }
 
-/* The last `period` words before w belong to the growing run alone. While the words from w repeat them, they only
- * lengthen the run. Returns the first word that does not. */
+/* The last `period` words before w belong to the growing run alone, and a block that is open at w is its next one. While
+ * the words from w repeat them, they only lengthen the run. Returns the first word that does not. */
 static int64_t skip_repeats(const struct rows *r, struct encoder *e, int64_t w, int64_t period)
 {
     while (w + period <= r->words &&
@@ -210,12 +210,17 @@ static void take_packed(struct rows *r, int64_t i)
     int64_t begin = -1;                  /* of the open block */
     int64_t steady = 0, steady_run = -1; /* whole words that the run starting there has taken */
     for (int64_t w = 0; w < r->words && e.count <= e.limit; w++) {
-        int64_t growing = begin < 0 && e.next >= w * 64 ? e.run.start : -1;
+        bool on_time = begin < 0 ? e.next >= w * 64 : begin == e.next && w * 64 < begin + e.run.width;
+        int64_t growing = on_time ? e.run.start : -1;
         steady = growing >= 0 && growing == steady_run ? steady + 1 : 0;
         steady_run = growing;
-        if (steady && steady >= period_words(e.run.stride) &&
-            (w = skip_repeats(r, &e, w, period_words(e.run.stride))) == r->words)
-            break;
+        if (steady && steady >= period_words(e.run.stride)) {
+            int64_t to = skip_repeats(r, &e, w, period_words(e.run.stride));
+            begin += begin < 0 ? 0 : (to - w) * 64;
+            w = to;
+            if (w == r->words)
+                break;
+        }
         /* `edges` has a bit wherever a column differs from the one before it */
         uint64_t word = r->packed[w], edges = word ^ (word << 1 | (begin >= 0));
         for (; edges; edges &= edges - 1) {
