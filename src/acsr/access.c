@@ -136,8 +136,7 @@ static void acsr_row(struct sp_row_source *self, struct sp_row_eval *eval, struc
 
 void sp_acsr_source_init(struct sp_acsr_source *source, const splat_acsr *acsr)
 {
-    source->base.row = acsr_row;
-    source->acsr = acsr;
+    *source = (struct sp_acsr_source){.base.row = acsr_row, .acsr = acsr};
 }
 
 static enum splat_status check_row(const splat_acsr *acsr, int64_t i)

@@ -19,7 +19,8 @@
 struct piece {
     struct sp_run_template *runs;
     int64_t run_count, run_capacity; /* run_count -1: bits */
-    uint64_t *bits;
+    const uint64_t *bits;            /* in `buffer`, or in the source's pool */
+    uint64_t *buffer;
     int64_t rows;
 };
 
@@ -78,16 +79,20 @@ static void set_bits(uint64_t *bits, int64_t begin, int64_t end)
     bits[last] |= tail;
 }
 
-static void rasterise(const struct sp_runs *runs, uint64_t *bits, int64_t words)
+/* Draws the list into `buffer`, which is made when NULL. Returns it, or NULL without memory. */
+static uint64_t *rasterise(const struct sp_runs *runs, uint64_t *buffer, int64_t words)
 {
-    memset(bits, 0, (size_t)words * sizeof *bits);
+    if (!buffer && !(buffer = malloc((size_t)words * sizeof *buffer)))
+        return NULL;
+    memset(buffer, 0, (size_t)words * sizeof *buffer);
     for (int64_t i = 0; i < runs->count; i++) {
         const struct sp_sym_run *run = &runs->runs[i];
         for (int64_t k = 0; k < run->count.v; k++) {
             int64_t begin = run->start.v + k * run->stride;
-            set_bits(bits, begin, begin + run->width.v);
+            set_bits(buffer, begin, begin + run->width.v);
         }
     }
+    return buffer;
 }
 
 /* Evaluates rows row, row + step, ... into b->next: at most `want` of them, at least one. */
@@ -105,15 +110,12 @@ static bool evaluate(struct builder *b, int64_t row, int64_t step, int64_t want)
         return false;
     }
     if (eval.bits || runs->count > SP_ACSR_MAX_RUNS(b->kv_len)) {
-        if (!next->bits && !(next->bits = malloc((size_t)b->words * sizeof *next->bits))) {
+        next->run_count = -1;
+        next->bits = eval.bits ? eval.bits : (next->buffer = rasterise(runs, next->buffer, b->words));
+        if (!next->bits) {
             b->failed = true;
             return false;
         }
-        next->run_count = -1;
-        if (eval.bits)
-            memcpy(next->bits, eval.bits, (size_t)b->words * sizeof *next->bits);
-        else
-            rasterise(runs, next->bits, b->words);
         if (!eval.bits && !constant(runs))
             next->rows = 1;
         return true;
@@ -188,7 +190,7 @@ static void absorb(struct builder *builder, struct piece *a, struct piece *b)
     if (!same_shape(a, b))
         return;
     if (a->run_count < 0) {
-        if (memcmp(a->bits, b->bits, (size_t)builder->words * sizeof *a->bits) == 0) {
+        if (a->bits == b->bits || memcmp(a->bits, b->bits, (size_t)builder->words * sizeof *a->bits) == 0) {
             a->rows += b->rows;
             b->rows = 0;
         }
@@ -238,6 +240,8 @@ static uint64_t store_bits(struct builder *b, const uint64_t *bits)
 {
     splat_acsr *acsr = b->acsr;
     size_t bytes = (size_t)b->words * sizeof *bits;
+    if (b->acsr->row_stride == 1 && b->source->pool) /* the pool is in just the order this function would give */
+        return (uint64_t)(bits - b->source->pool);
     if (2 * b->bit_table_used >= b->bit_table_size && !grow_bit_table(b))
         return 0;
     int64_t at = (int64_t)(sp_hash_bytes(bits, bytes).low & (uint64_t)(b->bit_table_size - 1));
@@ -468,14 +472,19 @@ enum splat_status sp_acsr_build(struct sp_row_source *source, int64_t q_len, int
     sp_runs_free(&b.raw);
     sp_runs_free(&b.canonical);
     free(b.current.runs);
-    free(b.current.bits);
+    free(b.current.buffer);
     free(b.next.runs);
-    free(b.next.bits);
+    free(b.next.buffer);
     free(b.bit_table);
     if (!acsr || b.failed) {
         splat_acsr_destroy(acsr);
         return sp_fail(SPLAT_NO_MEMORY, "no memory for the ACSR of a %lld x %lld mask", (long long)q_len,
                        (long long)kv_len);
+    }
+    if (acsr->row_stride == 1 && source->pool) {
+        acsr->bits = source->pool;
+        acsr->bit_words = source->pool_words;
+        source->pool = NULL;
     }
     trim((void **)&acsr->families, acsr->family_count, sizeof *acsr->families);
     trim((void **)&acsr->templates, acsr->template_count, sizeof *acsr->templates);

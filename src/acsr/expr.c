@@ -422,8 +422,7 @@ static void evaluate_row(struct sp_row_source *self, struct sp_row_eval *eval, s
 
 enum splat_status sp_expr_source_init(struct sp_expr_source *source, const struct sp_expr *expr)
 {
-    source->base.row = evaluate_row;
-    source->expr = expr;
+    *source = (struct sp_expr_source){.base.row = evaluate_row, .expr = expr};
     source->lists = calloc((size_t)expr->count, sizeof *source->lists);
     return source->lists ? SPLAT_OK
                          : sp_no_memory("a pattern expression", (size_t)expr->count * sizeof *source->lists);

@@ -35,9 +35,8 @@ struct rows {
     int64_t count, capacity;
     splat_acsr_run *pool;
     int64_t pool_count, pool_capacity;
-    uint64_t *bits;
-    int64_t bits_count, bits_capacity;
-    int32_t *table; /* open addressing: 1 + distinct row */
+    int64_t pool_capacity_words; /* of base.pool: the bits of irregular rows */
+    int32_t *table;              /* open addressing: 1 + distinct row */
     int64_t table_size;
     uint64_t *packed; /* the row being read */
     int32_t *blocks;  /* the row being read, as begin, end pairs, where the input comes so */
@@ -168,14 +167,19 @@ static bool encoder_end(struct rows *r, struct encoder *e, struct row *row)
     return true;
 }
 
+/* Room for all rows at once when that is no more than this: pages are touched only as rows come. */
+#define POOL_AT_ONCE ((int64_t)1 << 27)
+
 static void keep_bits(struct rows *r, const uint64_t *packed, struct row *row)
 {
-    if (!reserve(r, (void **)&r->bits, &r->bits_capacity, r->bits_count + r->words, sizeof *r->bits))
+    int64_t used = r->base.pool_words, all = r->words * r->q_len;
+    int64_t need = used == 0 && all <= POOL_AT_ONCE ? all : used + r->words;
+    if (!reserve(r, (void **)&r->base.pool, &r->pool_capacity_words, need, sizeof *packed))
         return;
-    memcpy(r->bits + r->bits_count, packed, (size_t)r->words * sizeof *packed);
-    row->first = r->bits_count;
+    memcpy(r->base.pool + used, packed, (size_t)r->words * sizeof *packed);
+    row->first = used;
     row->runs = -1;
-    r->bits_count += r->words;
+    r->base.pool_words += r->words;
 }
 
 /* Words after which a run of this stride repeats its pattern. */
@@ -185,8 +189,8 @@ static int64_t period_words(int32_t stride)
     return stride >> (twos < 6 ? twos : 6);
 }
 
-/* The last `period` words before w belong to the growing run alone, and a block that is open at w is its next one. While
- * the words from w repeat them, they only lengthen the run. Returns the first word that does not. */
+/* The last `period` words before w belong to the growing run alone, and a block that is open at w is its next one.
+ * While the words from w repeat them, they only lengthen the run. Returns the first word that does not. */
 static int64_t skip_repeats(const struct rows *r, struct encoder *e, int64_t w, int64_t period)
 {
     while (w + period <= r->words &&
@@ -210,7 +214,7 @@ static void take_packed(struct rows *r, int64_t i)
     int64_t begin = -1;                  /* of the open block */
     int64_t steady = 0, steady_run = -1; /* whole words that the run starting there has taken */
     for (int64_t w = 0; w < r->words && e.count <= e.limit; w++) {
-        bool on_time = begin < 0 ? e.next >= w * 64 : begin == e.next && w * 64 < begin + e.run.width;
+        bool on_time = begin < 0 ? e.next >= w * 64 : begin == e.next && w * 64 <= begin + e.run.width;
         int64_t growing = on_time ? e.run.start : -1;
         steady = growing >= 0 && growing == steady_run ? steady + 1 : 0;
         steady_run = growing;
@@ -276,7 +280,7 @@ static void stored_row(struct sp_row_source *self, struct sp_row_eval *eval, str
     eval->valid = same;
     out->count = 0;
     if (row->runs < 0)
-        eval->bits = r->bits + row->first;
+        eval->bits = r->base.pool + row->first;
     for (int32_t k = 0; k < row->runs; k++) {
         splat_acsr_run run = r->pool[row->first + k];
         sp_push_run(eval, out, sp_const(run.start), run.stride, sp_const(run.count), sp_const(run.width));
@@ -313,7 +317,7 @@ static enum splat_status rows_finish(struct rows *r, enum splat_status status, s
     free(r->of);
     free(r->distinct);
     free(r->pool);
-    free(r->bits);
+    free(r->base.pool);
     return status;
 }
 

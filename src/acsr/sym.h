@@ -45,6 +45,10 @@ struct sp_row_eval {
  * eval->valid. */
 struct sp_row_source {
     void (*row)(struct sp_row_source *self, struct sp_row_eval *eval, struct sp_runs *out);
+    /* Where all of a source's eval->bits point into: distinct rows in the order of their first appearance. The ACSR
+     * may take the array over, and then sets this to NULL. */
+    uint64_t *pool;
+    int64_t pool_words;
 };
 
 /* ---- Affine numbers ---- */
