@@ -257,14 +257,26 @@ static uint64_t store_bits(struct builder *b, const uint64_t *bits)
     return (uint64_t)b->bit_table[at] - 1;
 }
 
+/* Counts set bits. Without a popcount instruction in the baseline, this vectorises where the builtin is a call. */
+static int64_t count_ones(const uint64_t *bits, int64_t words)
+{
+    const uint64_t m1 = 0x5555555555555555u, m2 = 0x3333333333333333u, m4 = 0x0F0F0F0F0F0F0F0Fu;
+    uint64_t ones = 0;
+    for (int64_t w = 0; w < words; w++) {
+        uint64_t x = bits[w] - (bits[w] >> 1 & m1);
+        x = (x & m2) + (x >> 2 & m2);
+        x = (x + (x >> 4)) & m4;
+        x += x >> 8;
+        x += x >> 16;
+        ones += (x + (x >> 32)) & 0x7F;
+    }
+    return (int64_t)ones;
+}
+
 static int64_t pairs_of(const struct builder *b, const struct piece *piece)
 {
-    if (piece->run_count < 0) {
-        int64_t ones = 0;
-        for (int64_t w = 0; w < b->words; w++)
-            ones += __builtin_popcountll(piece->bits[w]);
-        return ones * piece->rows;
-    }
+    if (piece->run_count < 0)
+        return count_ones(piece->bits, b->words) * piece->rows;
     /* Sum over t < n of (c + t*dc) * (w + t*dw); unsigned, since only the final sum is known to fit. */
     uint64_t n = (uint64_t)piece->rows, sum = 0;
     uint64_t sum_t = n % 2 ? n * ((n - 1) / 2) : n / 2 * (n - 1);
