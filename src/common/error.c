@@ -1,0 +1,42 @@
+/* Failure sentences, one a thread. */
+#include "common/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static _Thread_local char sentence[2048];
+
+enum splat_status sp_fail(enum splat_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    return status;
+}
+
+enum splat_status sp_no_memory(const char *what, size_t bytes)
+{
+    return sp_fail(SPLAT_NO_MEMORY, "no memory for %s: %zu bytes were asked for", what, bytes);
+}
+
+const char *splat_last_error(void)
+{
+    return sentence;
+}
+
+const char *splat_status_name(enum splat_status status)
+{
+    static const char *const names[] = {
+        "SPLAT_OK",        "SPLAT_INVALID", "SPLAT_UNSUPPORTED", "SPLAT_NO_MEMORY", "SPLAT_IO",
+        "SPLAT_NO_DEVICE", "SPLAT_COMPILE", "SPLAT_CUDA",        "SPLAT_INTERNAL",
+    };
+    if ((int)status < 0 || (size_t)status >= sizeof names / sizeof names[0])
+        return "unknown status";
+    return names[status];
+}
+
+const char *splat_version(void)
+{
+    return SPLAT_VERSION;
+}
