@@ -155,6 +155,8 @@ enum splat_status splat_acsr_row(const splat_acsr *acsr, int64_t i, splat_acsr_r
     enum splat_status status = check_row(acsr, i);
     if (status != SPLAT_OK)
         return status;
+    if (capacity < 0)
+        return sp_fail(SPLAT_INVALID, "capacity is %lld; it must not be negative", (long long)capacity);
     if (!count || (capacity > 0 && !runs))
         return sp_fail(SPLAT_INVALID, "%s is null", count ? "runs" : "count");
     int64_t t;

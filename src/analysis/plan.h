@@ -121,6 +121,10 @@ int sp_predicate_allows(const splat_plan *plan, const struct sp_segment *segment
 const char *sp_predicate_name(enum sp_pred_kind kind);
 const char *sp_view_name(enum sp_view_kind kind);
 
+/* Appends the plan as text: header, candidates, predicates, segments by row tile; long lists are cut in the middle. */
+struct sp_strbuf;
+void sp_plan_print(const splat_plan *plan, struct sp_strbuf *out);
+
 /* ---- Tune tables: one file a chip ---- */
 
 /* A tile shape the portable kernel is built for, and what a tile of it costs on the chip. */

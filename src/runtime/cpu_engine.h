@@ -5,8 +5,8 @@
 #include "analysis/plan.h"
 #include "splat.h"
 
-/* Computes attention as splat_run does, on host pointers. Arguments were validated. threads: 0 = OpenMP's default. The result
- * does not depend on the number of threads, bit for bit. SPLAT_NO_MEMORY. */
+/* Computes attention as splat_run does, on host pointers. Arguments were validated. threads: 0 = OpenMP's default.
+ * The result does not depend on the number of threads, bit for bit. SPLAT_NO_MEMORY. */
 enum splat_status sp_cpu_run(const splat_plan *plan, const splat_options *options, const splat_attention_args *args,
                              int threads);
 

@@ -16,41 +16,42 @@ typedef struct sp_cu_stream_s *sp_cu_stream;
 typedef struct sp_cu_event_s *sp_cu_event;
 typedef uint64_t sp_cu_pointer;
 
-/* Every driver function in use: result type int, name in the library, name here, parameters. Included twice, to declare the
- * table and to resolve it. */
-#define SP_DRIVER_FUNCTIONS(F)                                                                                      \
-    F("cuInit", init, (unsigned flags))                                                                             \
-    F("cuDriverGetVersion", driver_get_version, (int *version))                                                     \
-    F("cuDeviceGetCount", device_get_count, (int *count))                                                           \
-    F("cuDeviceGet", device_get, (sp_cu_device *device, int ordinal))                                               \
-    F("cuDeviceGetName", device_get_name, (char *name, int size, sp_cu_device device))                              \
-    F("cuDeviceGetAttribute", device_get_attribute, (int *value, int attribute, sp_cu_device device))               \
-    F("cuDevicePrimaryCtxRetain", primary_context_retain, (sp_cu_context *context, sp_cu_device device))            \
-    F("cuCtxGetCurrent", context_get_current, (sp_cu_context *context))                                             \
-    F("cuCtxSetCurrent", context_set_current, (sp_cu_context context))                                              \
-    F("cuCtxPushCurrent_v2", context_push, (sp_cu_context context))                                                 \
-    F("cuCtxPopCurrent_v2", context_pop, (sp_cu_context *context))                                                  \
-    F("cuCtxGetDevice", context_get_device, (sp_cu_device *device))                                                 \
-    F("cuCtxSynchronize", context_synchronize, (void))                                                              \
-    F("cuModuleLoadData", module_load_data, (sp_cu_module *module, const void *image))                              \
-    F("cuModuleUnload", module_unload, (sp_cu_module module))                                                       \
-    F("cuModuleGetFunction", module_get_function, (sp_cu_function *function, sp_cu_module module, const char *name)) \
-    F("cuFuncSetAttribute", function_set_attribute, (sp_cu_function function, int attribute, int value))            \
-    F("cuMemAlloc_v2", memory_alloc, (sp_cu_pointer *pointer, size_t bytes))                                        \
-    F("cuMemFree_v2", memory_free, (sp_cu_pointer pointer))                                                         \
-    F("cuMemcpyHtoD_v2", copy_to_device, (sp_cu_pointer to, const void *from, size_t bytes))                        \
-    F("cuMemcpyDtoH_v2", copy_to_host, (void *to, sp_cu_pointer from, size_t bytes))                                \
-    F("cuMemsetD8_v2", memory_set, (sp_cu_pointer to, unsigned char value, size_t bytes))                           \
-    F("cuLaunchKernel", launch_kernel,                                                                              \
-      (sp_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,                \
-       unsigned block_y, unsigned block_z, unsigned shared_bytes, sp_cu_stream stream, void **parameters,           \
-       void **extra))                                                                                               \
-    F("cuEventCreate", event_create, (sp_cu_event *event, unsigned flags))                                          \
-    F("cuEventDestroy_v2", event_destroy, (sp_cu_event event))                                                      \
-    F("cuEventRecord", event_record, (sp_cu_event event, sp_cu_stream stream))                                      \
-    F("cuEventSynchronize", event_synchronize, (sp_cu_event event))                                                 \
-    F("cuEventElapsedTime", event_elapsed_time, (float *ms, sp_cu_event from, sp_cu_event to))                      \
-    F("cuGetErrorName", get_error_name, (sp_cu_result error, const char **name))                                    \
+/* Every driver function in use: result type int, name in the library, name here, parameters. Included twice, to
+ * declare the table and to resolve it. */
+#define SP_DRIVER_FUNCTIONS(F)                                                                                     \
+    F("cuInit", init, (unsigned flags))                                                                            \
+    F("cuDriverGetVersion", driver_get_version, (int *version))                                                    \
+    F("cuDeviceGetCount", device_get_count, (int *count))                                                          \
+    F("cuDeviceGet", device_get, (sp_cu_device * device, int ordinal))                                             \
+    F("cuDeviceGetName", device_get_name, (char *name, int size, sp_cu_device device))                             \
+    F("cuDeviceGetAttribute", device_get_attribute, (int *value, int attribute, sp_cu_device device))              \
+    F("cuDevicePrimaryCtxRetain", primary_context_retain, (sp_cu_context * context, sp_cu_device device))          \
+    F("cuCtxGetCurrent", context_get_current, (sp_cu_context * context))                                           \
+    F("cuCtxSetCurrent", context_set_current, (sp_cu_context context))                                             \
+    F("cuCtxPushCurrent_v2", context_push, (sp_cu_context context))                                                \
+    F("cuCtxPopCurrent_v2", context_pop, (sp_cu_context * context))                                                \
+    F("cuCtxGetDevice", context_get_device, (sp_cu_device * device))                                               \
+    F("cuCtxSynchronize", context_synchronize, (void))                                                             \
+    F("cuModuleLoadData", module_load_data, (sp_cu_module * module, const void *image))                            \
+    F("cuModuleUnload", module_unload, (sp_cu_module module))                                                      \
+    F("cuModuleGetFunction", module_get_function,                                                                  \
+      (sp_cu_function * function, sp_cu_module module, const char *name))                                          \
+    F("cuFuncSetAttribute", function_set_attribute, (sp_cu_function function, int attribute, int value))           \
+    F("cuMemAlloc_v2", memory_alloc, (sp_cu_pointer * pointer, size_t bytes))                                      \
+    F("cuMemFree_v2", memory_free, (sp_cu_pointer pointer))                                                        \
+    F("cuMemcpyHtoD_v2", copy_to_device, (sp_cu_pointer to, const void *from, size_t bytes))                       \
+    F("cuMemcpyDtoH_v2", copy_to_host, (void *to, sp_cu_pointer from, size_t bytes))                               \
+    F("cuMemsetD8_v2", memory_set, (sp_cu_pointer to, unsigned char value, size_t bytes))                          \
+    F("cuLaunchKernel", launch_kernel,                                                                             \
+      (sp_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,               \
+       unsigned block_y, unsigned block_z, unsigned shared_bytes, sp_cu_stream stream, void **parameters,          \
+       void **extra))                                                                                              \
+    F("cuEventCreate", event_create, (sp_cu_event * event, unsigned flags))                                        \
+    F("cuEventDestroy_v2", event_destroy, (sp_cu_event event))                                                     \
+    F("cuEventRecord", event_record, (sp_cu_event event, sp_cu_stream stream))                                     \
+    F("cuEventSynchronize", event_synchronize, (sp_cu_event event))                                                \
+    F("cuEventElapsedTime", event_elapsed_time, (float *ms, sp_cu_event from, sp_cu_event to))                     \
+    F("cuGetErrorName", get_error_name, (sp_cu_result error, const char **name))                                   \
     F("cuGetErrorString", get_error_string, (sp_cu_result error, const char **text))
 
 struct sp_driver {
@@ -69,14 +70,15 @@ enum {
     SP_FUNCTION_MAX_DYNAMIC_SHARED_BYTES = 8
 };
 
-/* Opens and initialises the driver once; later calls are cheap. SPLAT_NO_DEVICE, with the reason, when there is no driver or no
- * device. */
+/* Opens and initialises the driver once; later calls are cheap. SPLAT_NO_DEVICE, with the reason, when there is no
+ * driver or no device. */
 enum splat_status sp_driver_get(const struct sp_driver **driver);
 
 /* SPLAT_OK for 0, else SPLAT_CUDA with the call, the driver's error name and its text. */
 enum splat_status sp_driver_check(const struct sp_driver *driver, sp_cu_result result, const char *call);
 
-/* Makes sure the thread has a current context: the caller's, or else device 0's primary one, which becomes current. */
+/* Makes sure the thread has a current context: the caller's, or else device 0's primary one, which becomes current.
+ */
 enum splat_status sp_driver_context(const struct sp_driver *driver, sp_cu_context *context, sp_cu_device *device);
 
 #endif

@@ -1,0 +1,299 @@
+/* Row tiles and segments of one mask (build.h).
+ *
+ * For every row tile: the cover of its rows gives the FULL and the PARTIAL stretches; a PARTIAL stretch takes one
+ * closed form predicate if there is one, else it is cut where the set of active runs changes and each part is
+ * tried; what is left is drawn (raster.c). Cost follows the number of segments, not of tiles.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "analysis/build.h"
+#include "analysis/ints.h"
+#include "common/error.h"
+
+enum { CUTS_MAX = 64 }; /* with more edges in a stretch, cutting would give a predicate a tile anyway */
+
+void sp_builder_fail(struct sp_builder *builder, enum splat_status status)
+{
+    if (builder->status == SPLAT_OK)
+        builder->status = status;
+}
+
+/* ---- Segments ---- */
+
+static struct sp_segment *last_segment(struct sp_builder *b)
+{
+    return b->segment_count > b->row_tile_first_segment ? &b->segments[b->segment_count - 1] : NULL;
+}
+
+static void append(struct sp_builder *b, struct sp_segment segment)
+{
+    if (b->segment_count == b->segment_capacity) {
+        int64_t capacity = b->segment_capacity ? b->segment_capacity + b->segment_capacity / 2 : 64;
+        struct sp_segment *grown = realloc(b->segments, (size_t)capacity * sizeof *grown);
+        if (!grown) {
+            sp_builder_fail(b, sp_no_memory("the plan's segments", (size_t)capacity * sizeof *grown));
+            return;
+        }
+        b->segments = grown;
+        b->segment_capacity = capacity;
+    }
+    if (b->segment_count >= INT32_MAX) {
+        sp_builder_fail(
+            b, sp_fail(SPLAT_UNSUPPORTED,
+                       "the mask needs more than %d segments of tiles of %lld x %lld; the limit is 2^31 - 1",
+                       INT32_MAX, (long long)b->tile_rows, (long long)b->tile_cols));
+        return;
+    }
+    b->segments[b->segment_count++] = segment;
+}
+
+/* The number of a predicate, 0 after a failure. */
+static int32_t predicate_number(struct sp_builder *b, const struct sp_predicate *predicate)
+{
+    int64_t number = sp_pool_add(&b->predicates, predicate);
+    if (number < 0)
+        sp_builder_fail(b, sp_no_memory("the plan's predicates", (size_t)b->predicates.count * sizeof *predicate));
+    return number < 0 ? 0 : (int32_t)number;
+}
+
+void sp_builder_emit(struct sp_builder *b, int64_t first, int64_t count, enum sp_pred_kind kind,
+                     const struct sp_predicate *predicate)
+{
+    if (b->status != SPLAT_OK)
+        return;
+    *(kind == SP_PRED_NONE ? &b->full_tiles : &b->partial_tiles) += count;
+    b->predicate_mask |= 1u << kind;
+    int32_t number = kind == SP_PRED_NONE ? 0 : predicate_number(b, predicate);
+    struct sp_segment *last = last_segment(b);
+    if (last && last->code == (int32_t)kind && last->predicate == number && last->first + last->count == first)
+        last->count += (int32_t)count;
+    else
+        append(b, (struct sp_segment){(int32_t)first, (int32_t)count, (int32_t)kind, number});
+}
+
+static int32_t bitmask_of(const struct sp_builder *b, const struct sp_segment *segment)
+{
+    return ((const struct sp_predicate *)(void *)b->predicates.items)[segment->predicate].table;
+}
+
+void sp_builder_emit_bits(struct sp_builder *b, int64_t tile, int64_t number)
+{
+    if (b->status != SPLAT_OK)
+        return;
+    const int32_t repeat = SP_PRED_BITS, step = 1 << 4 | SP_PRED_BITS;
+    struct sp_segment *last = last_segment(b);
+    if (last && SP_SEGMENT_KIND(last->code) == SP_PRED_BITS && last->first + last->count == tile) {
+        int64_t begin = bitmask_of(b, last);
+        bool repeats = number == begin && last->code == repeat;
+        bool steps = number == begin + last->count && (last->count == 1 || last->code == step);
+        if (repeats || steps) {
+            last->code = repeats ? repeat : step;
+            last->count++;
+            b->partial_tiles++;
+            return;
+        }
+    }
+    sp_builder_emit(b, tile, 1, SP_PRED_BITS, &(struct sp_predicate){.table = (int32_t)number});
+}
+
+/* ---- Partial stretches ---- */
+
+/* Edges, in tiles inside (first, end), at which a run of some group begins or ends: between them the set of active
+ * runs stays the same. Sorted, without repeats; -1 when there are too many. */
+static int gather_cuts(const struct sp_tile_groups *tile, int64_t tile_cols, int64_t first, int64_t end,
+                       int64_t cuts[CUTS_MAX])
+{
+    int count = 0;
+    for (int64_t g = 0; g < tile->count; g++) {
+        const struct sp_group *group = &tile->groups[g];
+        if (group->bits)
+            return -1;
+        for (int32_t k = 0; k < group->run_count; k++) {
+            int64_t edges[2];
+            sp_run_hull(&group->runs[k], group->rows, &edges[0], &edges[1]);
+            edges[0] = edges[0] / tile_cols;
+            edges[1] = sp_ceil_div(edges[1], tile_cols);
+            for (int e = 0; e < 2; e++) {
+                int at = 0;
+                while (at < count && cuts[at] < edges[e])
+                    at++;
+                if (edges[e] <= first || edges[e] >= end || (at < count && cuts[at] == edges[e]))
+                    continue;
+                if (count == CUTS_MAX)
+                    return -1;
+                memmove(&cuts[at + 1], &cuts[at], (size_t)(count - at) * sizeof *cuts);
+                cuts[at] = edges[e];
+                count++;
+            }
+        }
+    }
+    return count;
+}
+
+static bool try_fit(struct sp_builder *b, const struct sp_tile_groups *tile, int64_t first, int64_t end)
+{
+    struct sp_fit fit;
+    if (!sp_fit_groups(tile, first * b->tile_cols, end * b->tile_cols, &fit))
+        return false;
+    sp_builder_emit(b, first, end - first, fit.kind, &fit.predicate);
+    return true;
+}
+
+static void add_partial(struct sp_builder *b, const splat_acsr *acsr, const struct sp_tile_groups *tile,
+                        int64_t first, int64_t end)
+{
+    int64_t cuts[CUTS_MAX + 1];
+    if (try_fit(b, tile, first, end))
+        return;
+    int count = end - first > 1 ? gather_cuts(tile, b->tile_cols, first, end, cuts) : 0;
+    if (count <= 0) {
+        sp_builder_raster(b, acsr, tile, first, end);
+        return;
+    }
+    cuts[count] = end;
+    int64_t undone = first; /* parts from here to `at` have no closed form */
+    for (int64_t at = first, k = 0; k <= count; at = cuts[k++]) {
+        struct sp_fit fit;
+        if (!sp_fit_groups(tile, at * b->tile_cols, cuts[k] * b->tile_cols, &fit))
+            continue;
+        if (undone < at)
+            sp_builder_raster(b, acsr, tile, undone, at);
+        sp_builder_emit(b, at, cuts[k] - at, fit.kind, &fit.predicate);
+        undone = cuts[k];
+    }
+    if (undone < end)
+        sp_builder_raster(b, acsr, tile, undone, end);
+}
+
+/* ---- Row tiles ---- */
+
+/* Walks touched tiles, cutting each stretch into its FULL and PARTIAL parts. */
+static void add_stretches(struct sp_builder *b, const splat_acsr *acsr, const struct sp_tile_groups *tile)
+{
+    const struct sp_spans *touched = &b->touched, *full = &b->full;
+    int64_t f = 0;
+    for (int64_t k = 0; k < touched->count; k++) {
+        int64_t at = touched->at[k].low, end = touched->at[k].high;
+        while (at < end) {
+            while (f < full->count && full->at[f].high <= at)
+                f++;
+            int64_t full_low = f < full->count ? full->at[f].low : INT64_MAX;
+            int64_t stop = sp_min64(end, full_low > at ? full_low : full->at[f].high);
+            if (full_low > at)
+                add_partial(b, acsr, tile, at, stop);
+            else
+                sp_builder_emit(b, at, stop - at, SP_PRED_NONE, NULL);
+            at = stop;
+        }
+    }
+}
+
+static void add_row_tile(struct sp_builder *b, const splat_acsr *acsr, int64_t number)
+{
+    int64_t row0 = number * b->tile_rows, end = sp_min64(row0 + b->tile_rows, acsr->q_len);
+    enum splat_status status = sp_cover_rows(acsr, row0, end, &b->cover_scratch, &b->cover);
+    sp_cover_tiles(&b->cover, b->tile_cols / SP_GRANULE, &b->touched, &b->full);
+    if (status == SPLAT_OK && (b->touched.failed || b->full.failed))
+        status = sp_no_memory("the tile cover", (size_t)b->touched.count * sizeof(struct sp_span));
+    if (status != SPLAT_OK) {
+        sp_builder_fail(b, status);
+        return;
+    }
+    struct sp_tile_groups tile = {b->cover_scratch.walk.groups.groups,
+                                  b->cover_scratch.walk.groups.count,
+                                  row0,
+                                  end - row0,
+                                  b->tile_rows,
+                                  acsr->kv_len};
+    int64_t before = b->full_tiles + b->partial_tiles;
+    b->row_tile_first_segment = b->segment_count;
+    add_stretches(b, acsr, &tile);
+    b->row_tiles[b->row_tile_count++] =
+        (struct sp_row_tile){(int32_t)number, (int32_t)b->row_tile_first_segment,
+                             (int32_t)(b->segment_count - b->row_tile_first_segment),
+                             (int32_t)(b->full_tiles + b->partial_tiles - before)};
+}
+
+static int longest_first(const void *x, const void *y)
+{
+    const struct sp_row_tile *a = x, *b = y;
+    if (a->tiles != b->tiles)
+        return a->tiles < b->tiles ? 1 : -1;
+    return (a->tile > b->tile) - (a->tile < b->tile);
+}
+
+enum splat_status sp_builder_add_mask(struct sp_builder *b, const splat_acsr *acsr)
+{
+    int64_t count = sp_ceil_div(acsr->q_len, b->tile_rows), first = b->row_tile_count;
+    size_t bytes = (size_t)(first + count) * sizeof *b->row_tiles;
+    if (first + count > INT32_MAX)
+        return sp_fail(SPLAT_UNSUPPORTED, "the masks need %lld row tiles; the limit is 2^31 - 1",
+                       (long long)(first + count));
+    struct sp_row_tile *grown = realloc(b->row_tiles, bytes);
+    if (!grown)
+        return sp_no_memory("the plan's row tiles", bytes);
+    b->row_tiles = grown;
+    for (int64_t number = 0; number < count && b->status == SPLAT_OK; number++)
+        add_row_tile(b, acsr, number);
+    if (b->status == SPLAT_OK)
+        qsort(b->row_tiles + first, (size_t)count, sizeof *b->row_tiles, longest_first);
+    return b->status;
+}
+
+/* ---- Lifetime ---- */
+
+enum splat_status sp_builder_init(struct sp_builder *b, int64_t tile_rows, int64_t tile_cols)
+{
+    b->tile_rows = tile_rows;
+    b->tile_cols = tile_cols;
+    size_t mask_bytes = (size_t)(tile_rows * (tile_cols / 32)) * sizeof(uint32_t);
+    size_t table_bytes = (size_t)(2 * tile_rows) * sizeof(int32_t);
+    size_t raster_bytes = (size_t)(tile_rows * SP_RASTER_COLUMNS / 32) * sizeof(uint32_t);
+    b->predicates.item_size = sizeof(struct sp_predicate);
+    b->tables.item_size = table_bytes;
+    b->bits.item_size = mask_bytes;
+    b->raster = malloc(raster_bytes);
+    b->tile_bits = malloc(mask_bytes);
+    b->table = malloc(table_bytes);
+    const struct sp_predicate none = {0};
+    if (!b->raster || !b->tile_bits || !b->table || sp_pool_add(&b->predicates, &none) != 0)
+        return sp_no_memory("the plan's builder", raster_bytes + mask_bytes + table_bytes);
+    return SPLAT_OK;
+}
+
+void sp_builder_finish(struct sp_builder *b, struct splat_plan *plan)
+{
+    plan->row_tiles = b->row_tiles;
+    plan->row_tile_count = b->row_tile_count;
+    plan->segments = b->segments;
+    plan->segment_count = b->segment_count;
+    plan->predicates = (void *)b->predicates.items;
+    plan->predicate_count = b->predicates.count;
+    plan->table = (void *)b->tables.items;
+    plan->table_count = b->tables.count * 2 * b->tile_rows;
+    plan->bits = (void *)b->bits.items;
+    plan->bits_count = b->bits.count * b->tile_rows * (b->tile_cols / 32);
+    plan->predicate_mask = b->predicate_mask;
+    plan->full_tiles = b->full_tiles;
+    plan->partial_tiles = b->partial_tiles;
+    b->row_tiles = NULL;
+    b->segments = NULL;
+    b->predicates.items = b->tables.items = b->bits.items = NULL;
+}
+
+void sp_builder_free(struct sp_builder *b)
+{
+    free(b->row_tiles);
+    free(b->segments);
+    sp_pool_free(&b->predicates);
+    sp_pool_free(&b->tables);
+    sp_pool_free(&b->bits);
+    sp_cover_scratch_free(&b->cover_scratch);
+    sp_cover_free(&b->cover);
+    sp_spans_free(&b->touched);
+    sp_spans_free(&b->full);
+    free(b->raster);
+    free(b->tile_bits);
+    free(b->table);
+}

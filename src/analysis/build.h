@@ -1,0 +1,65 @@
+/* Builder: the tile lists of a plan, one mask (pass) after the other, for one chosen tile shape. */
+#ifndef SP_TILE_BUILD_H
+#define SP_TILE_BUILD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "acsr/acsr.h"
+#include "analysis/cover.h"
+#include "analysis/fit.h"
+#include "analysis/plan.h"
+#include "analysis/pool.h"
+
+/* Zero-initialise, then sp_builder_init; sp_builder_free whatever happened. */
+struct sp_builder {
+    int64_t tile_rows, tile_cols; /* M, N */
+    struct sp_row_tile *row_tiles;
+    int64_t row_tile_count, row_tile_capacity;
+    struct sp_segment *segments;
+    int64_t segment_count, segment_capacity;
+    int64_t row_tile_first_segment; /* of the row tile in work */
+    struct sp_pool predicates;      /* struct sp_predicate; item 0 is zero */
+    struct sp_pool tables;          /* 2 * M int32 */
+    struct sp_pool bits;            /* M * N/32 uint32 */
+    uint32_t predicate_mask;
+    int64_t full_tiles, partial_tiles;
+    enum splat_status status; /* first failure; later calls do nothing */
+
+    /* Scratch */
+    struct sp_cover_scratch cover_scratch;
+    struct sp_cover cover;
+    struct sp_spans touched, full;
+    uint32_t *raster;    /* M rows of up to RASTER_COLUMNS columns */
+    uint32_t *tile_bits; /* one bitmask */
+    int32_t *table;      /* pending TABLE: M pairs, of tiles [table_first, table_end) */
+    int64_t table_first, table_end;
+};
+
+enum splat_status sp_builder_init(struct sp_builder *builder, int64_t tile_rows, int64_t tile_cols);
+
+/* Adds every row tile of the mask, longest first. */
+enum splat_status sp_builder_add_mask(struct sp_builder *builder, const splat_acsr *acsr);
+
+/* Moves the tables into the plan. */
+void sp_builder_finish(struct sp_builder *builder, struct splat_plan *plan);
+void sp_builder_free(struct sp_builder *builder);
+
+/* ---- Between build.c and raster.c ---- */
+
+/* Appends tiles [first, first + count) to the row tile in work, joined to the last segment where possible. */
+void sp_builder_emit(struct sp_builder *builder, int64_t first, int64_t count, enum sp_pred_kind kind,
+                     const struct sp_predicate *predicate);
+
+/* Appends one tile by the number of its bitmask. */
+void sp_builder_emit_bits(struct sp_builder *builder, int64_t tile, int64_t number);
+
+/* PARTIAL tiles [first, end) with no closed form: drawn into bits, then the cheapest predicate tile by tile. */
+void sp_builder_raster(struct sp_builder *builder, const splat_acsr *acsr, const struct sp_tile_groups *tile,
+                       int64_t first, int64_t end);
+
+void sp_builder_fail(struct sp_builder *builder, enum splat_status status);
+
+enum { SP_RASTER_COLUMNS = 4096 };
+
+#endif

@@ -1,0 +1,10 @@
+/* The tune tables, one file a chip (struct sp_tune_table is in plan.h). */
+#ifndef SP_TUNE_H
+#define SP_TUNE_H
+
+#include "analysis/plan.h"
+
+extern const struct sp_tune_table sp_tune_h200;
+extern const struct sp_tune_table sp_tune_sm80;
+
+#endif

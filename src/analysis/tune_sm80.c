@@ -1,0 +1,37 @@
+/* NVIDIA A100 80 GB (sm_80), portable kernel (mma.sync); serves every chip from Ampere on that has no table of its
+ * own.
+ *
+ * Derived, not measured: from an assumed rate of the kernel at each shape (195 TFLOP/s at 128 x 64, D 128, bf16)
+ * spread over 108 SMs x blocks_per_sm slots; masking at 12 % of a tile for an affine predicate and 22 % for a table
+ * or bitmask; a row tile's prologue and epilogue from its Q and O bytes at the copy rate plus 1.5 us of latency.
+ * Replace a row by measured numbers with date, clock and driver.
+ */
+#include "analysis/tune.h"
+
+/* clang-format off */
+static const struct sp_tune_row rows[] = {
+    /* max_dim rows cols warps blocks   full   partial    bits     row
+                            per_sm     ns        ns      ns      ns */
+    {     64,  128,  128,    4,     1,   2640,     317,     581,    4372},
+    {     64,  128,   64,    4,     2,   2701,     324,     594,    6599},
+    {     64,   64,   64,    4,     3,   2354,     283,     518,    5406},
+    {     64,  128,   32,    4,     2,   1659,     199,     365,    6339},
+    {     64,   64,   32,    4,     3,   1452,     174,     319,    5181},
+    {    128,  128,   64,    4,     1,   2323,     279,     511,    6504},
+    {    128,  128,   32,    4,     2,   2978,     357,     655,   11092},
+    {    128,   64,   64,    4,     2,   2765,     332,     608,    6615},
+    {    128,   64,   32,    4,     2,   1760,     211,     387,    6364},
+    {    256,   64,   64,    4,     1,   3226,     387,     710,    6730},
+    {    256,   64,   32,    4,     1,   1873,     225,     412,    6392},
+    {    256,  128,   32,    8,     1,   3319,     398,     730,   11177},
+};
+/* clang-format on */
+
+const struct sp_tune_table sp_tune_sm80 = {
+    .chip = "A100",
+    .sm_count = 108,
+    .copy_bytes_per_us = 1.60e+06,
+    .launch_us = 4.0,
+    .rows = rows,
+    .row_count = sizeof rows / sizeof *rows,
+};

@@ -1,0 +1,209 @@
+/* splatc explain: what the analysis found in a mask, as text or JSON, and as a picture. Needs no GPU and no NVRTC.
+ */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "analysis/plan.h"
+#include "cli/cli.h"
+#include "cli/findings.h"
+#include "cli/json.h"
+#include "cli/picture.h"
+#include "common/error.h"
+
+/* ---- Text ---- */
+
+static void print_wrapped(const char *text)
+{
+    enum { WIDTH = 96 };
+    int column = 0;
+    for (const char *word = text; *word;) {
+        int length = 0;
+        while (word[length] && word[length] != ' ')
+            length++;
+        if (column > 0 && column + 1 + length > WIDTH) {
+            putchar('\n');
+            column = 0;
+        }
+        column += printf("%s%.*s", column ? " " : "", length, word);
+        word += length;
+        while (*word == ' ')
+            word++;
+    }
+    putchar('\n');
+}
+
+static void print_passes(const splat_plan *plan)
+{
+    for (int64_t p = 0; p < plan->pass_count; p++) {
+        const struct sp_pass *pass = &plan->passes[p];
+        printf("pass %-7lld rows %s, columns", (long long)p, sp_view_name((enum sp_view_kind)pass->row_view.kind));
+        for (int32_t v = 0; v < pass->column_view_count; v++)
+            printf("%s %s", v ? " +" : "",
+                   sp_view_name((enum sp_view_kind)plan->views[pass->column_view + v].kind));
+        printf(", %d row tiles%s\n", pass->row_tile_count, pass->merge ? ", merged into the passes before" : "");
+    }
+}
+
+static enum splat_status print_candidates(const splat_plan *plan, const splat_plan_info *info)
+{
+    printf("\ncandidates, cheapest first:\n");
+    for (int64_t c = 0; c < info->candidates; c++) {
+        const char *summary = NULL, *reason = NULL;
+        double us = 0;
+        enum splat_status status = splat_plan_candidate(plan, c, &summary, &reason, &us);
+        if (status != SPLAT_OK)
+            return status;
+        printf("  %s: %s\n", summary, reason);
+    }
+    return SPLAT_OK;
+}
+
+static enum splat_status print_text(const struct sp_cli *cli, const splat_plan *plan, const struct sp_findings *f)
+{
+    const splat_plan_info *info = &f->info;
+    if (cli->pattern)
+        printf("mask         %s\n", cli->pattern);
+    else
+        printf("mask         file %s\n", cli->mask_path);
+    printf("size         %lld queries x %lld keys, D %lld, %s\n", (long long)info->q_len, (long long)info->kv_len,
+           (long long)cli->head_dim, sp_dtype_name(cli->dtype));
+    printf("allowed      %lld pairs, density %.4f\n", (long long)info->allowed_pairs, info->density);
+    printf("families     %lld\n", (long long)info->families);
+    print_passes(plan);
+    printf(
+        "tiles        %lld x %lld: %lld full, %lld partial, of %lld in all (the allowed pairs would fill %lld)\n",
+        (long long)info->tile_rows, (long long)info->tile_cols, (long long)info->full_tiles,
+        (long long)info->partial_tiles, (long long)f->all_tiles, (long long)f->packed_tiles);
+    printf("computed     %lld pairs, %.3f for each allowed one\n", (long long)info->computed_pairs, info->waste);
+    printf("predicates   ");
+    for (int p = 0; p < f->predicate_count; p++)
+        printf("%s%s (%lld tiles)", p ? ", " : "", f->predicates[p].name, (long long)f->predicates[p].tiles);
+    printf("%s\n", f->predicate_count ? "" : "none needed");
+    printf("descriptors  %lld bytes\n", (long long)info->descriptor_bytes);
+    printf("planned in   %.2f ms\n", info->plan_ms);
+    printf("predicted    %.1f us a launch with batch %lld, %lld heads\n\n", info->predicted_us,
+           (long long)cli->batch, (long long)cli->heads);
+    char verdict[1024];
+    sp_findings_verdict(f, verdict, sizeof verdict);
+    print_wrapped(verdict);
+    return print_candidates(plan, info);
+}
+
+/* ---- JSON ---- */
+
+static json_t *json_predicates(const struct sp_findings *f)
+{
+    json_t *root = json_object();
+    for (int p = 0; p < f->predicate_count; p++)
+        json_object_set_new(root, f->predicates[p].name, json_integer(f->predicates[p].tiles));
+    return root;
+}
+
+static json_t *json_views(const splat_plan *plan)
+{
+    json_t *root = json_array();
+    for (int64_t p = 0; p < plan->pass_count; p++) {
+        const struct sp_pass *pass = &plan->passes[p];
+        json_t *columns = json_array();
+        for (int32_t v = 0; v < pass->column_view_count; v++)
+            json_array_append_new(
+                columns, json_string(sp_view_name((enum sp_view_kind)plan->views[pass->column_view + v].kind)));
+        json_array_append_new(root, json_pack("{s:s, s:o, s:i, s:b}", "rows",
+                                              sp_view_name((enum sp_view_kind)pass->row_view.kind), "columns",
+                                              columns, "row_tiles", pass->row_tile_count, "merge", pass->merge));
+    }
+    return root;
+}
+
+static json_t *json_candidates(const splat_plan *plan, const splat_plan_info *info)
+{
+    json_t *root = json_array();
+    for (int64_t c = 0; c < info->candidates; c++) {
+        const char *summary = NULL, *reason = NULL;
+        double us = 0;
+        if (splat_plan_candidate(plan, c, &summary, &reason, &us) != SPLAT_OK)
+            break;
+        json_array_append_new(root, json_pack("{s:s, s:s, s:o}", "summary", summary, "reason", reason,
+                                              "predicted_us", sp_json_real(us)));
+    }
+    return root;
+}
+
+static void set_count(json_t *root, const char *key, int64_t value)
+{
+    json_object_set_new(root, key, json_integer(value));
+}
+
+/* What was found, and nothing of where the mask came from: equal masks print equal objects, plan_ms aside. */
+static enum splat_status print_json(const splat_plan *plan, const struct sp_findings *f)
+{
+    const splat_plan_info *info = &f->info;
+    char verdict[1024];
+    sp_findings_verdict(f, verdict, sizeof verdict);
+    json_t *root = json_object();
+    set_count(root, "q_len", info->q_len);
+    set_count(root, "kv_len", info->kv_len);
+    set_count(root, "masks", info->masks);
+    set_count(root, "allowed_pairs", info->allowed_pairs);
+    json_object_set_new(root, "density", sp_json_real(info->density));
+    set_count(root, "computed_pairs", info->computed_pairs);
+    json_object_set_new(root, "waste", sp_json_real(info->waste));
+    set_count(root, "families", info->families);
+    set_count(root, "passes", info->passes);
+    json_object_set_new(root, "views", json_views(plan));
+    set_count(root, "tile_rows", info->tile_rows);
+    set_count(root, "tile_cols", info->tile_cols);
+    set_count(root, "full_tiles", info->full_tiles);
+    set_count(root, "partial_tiles", info->partial_tiles);
+    set_count(root, "all_tiles", f->all_tiles);
+    set_count(root, "packed_tiles", f->packed_tiles);
+    set_count(root, "longest_row_tile", f->longest_row_tile);
+    json_object_set_new(root, "predicates", json_predicates(f));
+    set_count(root, "descriptor_bytes", info->descriptor_bytes);
+    json_object_set_new(root, "plan_ms", sp_json_real(info->plan_ms));
+    json_object_set_new(root, "predicted_us", sp_json_real(info->predicted_us));
+    json_object_set_new(root, "verdict", json_string(verdict));
+    json_object_set_new(root, "candidates", json_candidates(plan, info));
+    return sp_json_print(root);
+}
+
+/* ---- The command ---- */
+
+static enum splat_status explain(const struct sp_cli *cli, const splat_mask *mask, const splat_plan *plan)
+{
+    struct sp_findings findings;
+    enum splat_status status = sp_findings_make(mask, plan, &findings);
+    if (status == SPLAT_OK && cli->png)
+        status = sp_picture_write(cli->png, mask, plan);
+    if (status != SPLAT_OK)
+        return status;
+    if (cli->json)
+        return print_json(plan, &findings);
+    status = print_text(cli, plan, &findings);
+    if (status == SPLAT_OK && cli->png) {
+        printf("\npicture      %s\n             ", cli->png);
+        sp_picture_print_colours();
+    }
+    return status;
+}
+
+enum splat_status sp_command_explain(struct sp_cli *cli)
+{
+    splat_mask *mask = NULL;
+    splat_plan *plan = NULL;
+    sp_cli_defaults(cli);
+    if (cli->png && strcmp(cli->png, "-") == 0)
+        return sp_fail(SPLAT_INVALID, "--png is '-', but stdout is for the explanation; it must be a file");
+    enum splat_status status = sp_cli_mask(cli, &mask);
+    if (status == SPLAT_OK) {
+        splat_options options;
+        sp_cli_library_options(cli, &options);
+        status = splat_plan_create(mask, &options, &plan);
+    }
+    if (status == SPLAT_OK)
+        status = explain(cli, mask, plan);
+    splat_plan_destroy(plan);
+    splat_mask_destroy(mask);
+    return status;
+}

@@ -1,0 +1,22 @@
+/* Takes the templates and the text of launch_args.h into the library's read-only data, as they are on disk at build
+ * time.
+ *
+ * Takes SP_SOURCE_DIR, the root of the source tree, as a string; the assembler reads the files there and the path
+ * itself is not kept. The build must rebuild this file when one of them changes. Gives the symbols declared in
+ * emit.h.
+ */
+#include "codegen/emit.h"
+
+#ifndef SP_SOURCE_DIR
+#error "define SP_SOURCE_DIR as the root of the source tree, for example -DSP_SOURCE_DIR='\"/src/splat\"'"
+#endif
+
+#define HIDDEN(symbol) ".globl " symbol "\n.hidden " symbol "\n" symbol ":\n"
+#define EMBED(name, path)                                                                                          \
+    __asm__(".pushsection .rodata\n" HIDDEN(                                                                       \
+        "sp_file_" name "_begin") ".incbin \"" SP_SOURCE_DIR "/" path                                              \
+                                  "\"\n" HIDDEN("sp_file_" name "_end") ".byte 0\n.popsection\n")
+
+EMBED("attention_sm80", "templates/attention_sm80.cuh");
+EMBED("ptx_sm80", "templates/ptx_sm80.cuh");
+EMBED("launch_args", "src/codegen/launch_args.h");

@@ -1,0 +1,22 @@
+/* What the files of src/codegen share: the shape of a kernel's shared memory, the emitters, the embedded files. */
+#ifndef SP_EMIT_H
+#define SP_EMIT_H
+
+#include "codegen/spec.h"
+
+/* Bytes of dynamic shared memory a block of the portable kernel takes; the kernel asserts the same number. */
+int64_t sp_spec_shared_bytes(const struct sp_spec *spec);
+
+/* Appends the names of the predicates of the spec, "lower, bits", or "none". */
+void sp_emit_predicate_names(const struct sp_spec *spec, struct sp_strbuf *out);
+
+/* Appends one mask_<name> function for each predicate of the spec, cheapest first, and apply_predicate, which calls
+ * the one that a tile's kind asks for. SPLAT_INTERNAL when the spec names a kind that has no emitter. */
+enum splat_status sp_emit_predicates(const struct sp_spec *spec, struct sp_strbuf *out);
+
+/* Files taken into the library when it is built (embed.c). [begin, end), not NUL-terminated. */
+extern const char sp_file_attention_sm80_begin[], sp_file_attention_sm80_end[];
+extern const char sp_file_ptx_sm80_begin[], sp_file_ptx_sm80_end[];
+extern const char sp_file_launch_args_begin[], sp_file_launch_args_end[];
+
+#endif

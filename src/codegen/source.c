@@ -1,0 +1,161 @@
+/* Assembles the source of a kernel: a template whose regions are replaced by generated or pasted text.
+ *
+ * Takes a spec. Gives one flat CUDA text without any #include, a pure function of the spec: no clock, path, pointer
+ * or environment goes into it. Keeps true: every region of the template is known here and filled once, and every
+ * region known here is in the template; anything else is SPLAT_INTERNAL.
+ */
+#include <string.h>
+
+#include "codegen/emit.h"
+#include "common/error.h"
+
+/* ---- What fills the regions ---- */
+
+static enum splat_status write_params(const struct sp_spec *spec, struct sp_strbuf *out)
+{
+    sp_strbuf_printf(out, "constexpr bool IS_BF16 = %s;\n", spec->dtype == SPLAT_BF16 ? "true" : "false");
+    sp_strbuf_printf(out, "constexpr int HEAD_DIM = %d;\n", (int)spec->head_dim);
+    sp_strbuf_printf(out, "constexpr int VALUE_DIM = %d;\n", (int)spec->value_dim);
+    sp_strbuf_printf(out, "constexpr int TILE_ROWS = %d;\n", (int)spec->tile_rows);
+    sp_strbuf_printf(out, "constexpr int TILE_COLS = %d;\n", (int)spec->tile_cols);
+    sp_strbuf_printf(out, "constexpr int WARPS = %d;\n", (int)spec->warps);
+    sp_strbuf_printf(out, "constexpr int BLOCKS_PER_SM = %d;\n", (int)spec->blocks_per_sm);
+    sp_strbuf_printf(out, "constexpr bool MASK_MAP = %s;\n", spec->mask_map ? "true" : "false");
+    sp_strbuf_printf(out, "constexpr unsigned PREDICATE_MASK = 0x%x;\n", (unsigned)spec->predicate_mask);
+    sp_strbuf_printf(out, "constexpr int SHARED_BYTES = %lld;\n", (long long)sp_spec_shared_bytes(spec));
+    return SPLAT_OK;
+}
+
+static enum splat_status paste_launch_args(const struct sp_spec *spec, struct sp_strbuf *out)
+{
+    (void)spec;
+    sp_strbuf_add(out, sp_file_launch_args_begin, (size_t)(sp_file_launch_args_end - sp_file_launch_args_begin));
+    return SPLAT_OK;
+}
+
+static enum splat_status paste_ptx(const struct sp_spec *spec, struct sp_strbuf *out)
+{
+    (void)spec;
+    sp_strbuf_add(out, sp_file_ptx_sm80_begin, (size_t)(sp_file_ptx_sm80_end - sp_file_ptx_sm80_begin));
+    return SPLAT_OK;
+}
+
+struct region {
+    const char *name;
+    enum splat_status (*write)(const struct sp_spec *spec, struct sp_strbuf *out);
+};
+
+static const struct region regions[] = {
+    {"params", write_params},
+    {"launch_args", paste_launch_args},
+    {"ptx", paste_ptx},
+    {"predicates", sp_emit_predicates},
+};
+
+#define REGION_COUNT (sizeof regions / sizeof regions[0])
+
+/* ---- Splicing ---- */
+
+static const char region_begin[] = "// splat:region(";
+static const char region_end[] = "// splat:end";
+
+static int starts_with(const char *line, size_t size, const char *prefix)
+{
+    return size >= strlen(prefix) && memcmp(line, prefix, strlen(prefix)) == 0;
+}
+
+/* The index in `regions` of the region that a marker line opens, or REGION_COUNT. */
+static size_t find_region(const char *line, size_t size)
+{
+    const char *name = line + strlen(region_begin);
+    size_t rest = size - strlen(region_begin);
+    for (size_t r = 0; r < REGION_COUNT; ++r) {
+        size_t length = strlen(regions[r].name);
+        if (rest == length + 1 && memcmp(name, regions[r].name, length) == 0 && name[length] == ')')
+            return r;
+    }
+    return REGION_COUNT;
+}
+
+/* Copies [text, end) line by line, each region replaced by what its writer gives. */
+static enum splat_status splice(const struct sp_spec *spec, const char *text, const char *end,
+                                struct sp_strbuf *out)
+{
+    int filled[REGION_COUNT] = {0};
+    int inside = 0;
+    for (const char *line = text; line < end;) {
+        const char *newline = memchr(line, '\n', (size_t)(end - line));
+        const char *next = newline ? newline + 1 : end;
+        size_t size = (size_t)((newline ? newline : end) - line);
+        if (starts_with(line, size, region_begin)) {
+            size_t r = find_region(line, size);
+            if (inside || r == REGION_COUNT || filled[r])
+                return sp_fail(SPLAT_INTERNAL, "template line \"%.*s\" is %s", (int)size, line,
+                               inside              ? "inside another region"
+                               : r == REGION_COUNT ? "a region that no writer knows"
+                                                   : "a region that was filled before");
+            enum splat_status status = regions[r].write(spec, out);
+            if (status != SPLAT_OK)
+                return status;
+            filled[r] = inside = 1;
+        } else if (size == strlen(region_end) && starts_with(line, size, region_end)) {
+            if (!inside)
+                return sp_fail(SPLAT_INTERNAL, "a template ends a region that was not begun");
+            inside = 0;
+        } else if (!inside) {
+            sp_strbuf_add(out, line, (size_t)(next - line));
+        }
+        line = next;
+    }
+    if (inside)
+        return sp_fail(SPLAT_INTERNAL, "a template does not end its last region");
+    for (size_t r = 0; r < REGION_COUNT; ++r)
+        if (!filled[r])
+            return sp_fail(SPLAT_INTERNAL, "the template has no region \"%s\"", regions[r].name);
+    return SPLAT_OK;
+}
+
+/* ---- The text ---- */
+
+static void write_opening(const struct sp_spec *spec, struct sp_strbuf *out)
+{
+    const char *letter = spec->arch == SPLAT_ARCH_SM90A ? "a" : "";
+    sp_strbuf_puts(out, "// splat: attention kernel, generated.\n//\n");
+    sp_strbuf_printf(out, "//   type        %s, head dim %d, value dim %d\n",
+                     spec->dtype == SPLAT_BF16 ? "bf16" : "fp16", (int)spec->head_dim, (int)spec->value_dim);
+    sp_strbuf_printf(out, "//   tile        %d queries x %d keys, %d warps of %d queries\n", (int)spec->tile_rows,
+                     (int)spec->tile_cols, (int)spec->warps, (int)(spec->tile_rows / spec->warps));
+    sp_strbuf_puts(out, "//   predicates  ");
+    sp_emit_predicate_names(spec, out);
+    sp_strbuf_printf(out, "\n//   masks       %s\n",
+                     spec->mask_map ? "one for each (batch, head), by a map" : "one");
+    sp_strbuf_printf(out, "//   launch      %d threads and %lld bytes of dynamic shared memory a block\n",
+                     (int)(32 * spec->warps), (long long)sp_spec_shared_bytes(spec));
+    sp_strbuf_printf(out, "//   compile     nvcc -x cu -std=c++17 -arch=sm_%d%s -cubin\n\n", (int)spec->arch,
+                     letter);
+}
+
+enum splat_status sp_source_make(const struct sp_spec *spec, struct sp_source *source)
+{
+    struct sp_source made = {
+        .text = SP_STRBUF_INIT,
+        .entry = "splat_attention",
+        .threads = 32 * spec->warps,
+        .shared_bytes = (int32_t)sp_spec_shared_bytes(spec),
+    };
+    write_opening(spec, &made.text);
+    enum splat_status status = splice(spec, sp_file_attention_sm80_begin, sp_file_attention_sm80_end, &made.text);
+    if (status == SPLAT_OK && made.text.failed)
+        status = sp_no_memory("generated source", made.text.size);
+    if (status != SPLAT_OK) {
+        sp_strbuf_free(&made.text);
+        return status;
+    }
+    *source = made;
+    return SPLAT_OK;
+}
+
+void sp_source_free(struct sp_source *source)
+{
+    sp_strbuf_free(&source->text);
+}

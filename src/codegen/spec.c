@@ -1,0 +1,150 @@
+/* From a plan to the few numbers that decide a kernel's text.
+ *
+ * Takes a plan, the options it was made with and a concrete architecture. Gives a canonical spec: equal specs give
+ * equal texts, and what the text does not depend on is not in it. Keeps true: a spec that sp_spec_make accepts
+ * compiles, without spilling registers and within the shared memory of the architecture.
+ */
+#include "codegen/emit.h"
+#include "common/error.h"
+
+/* Shared memory a block may ask for. sm_80 kernels also run on chips that allow less; the runtime asks the device.
+ */
+static int64_t shared_limit(enum splat_arch arch)
+{
+    return arch == SPLAT_ARCH_SM90A ? 227 * 1024 : 163 * 1024;
+}
+
+static int64_t odd_chunks(int64_t dim_bytes)
+{
+    return 16 * (dim_bytes / 16 | 1);
+}
+
+int64_t sp_spec_shared_bytes(const struct sp_spec *spec)
+{
+    int64_t k_pitch = odd_chunks(2 * ((spec->head_dim + 15) / 16 * 16));
+    int64_t v_pitch = odd_chunks(2 * spec->value_dim);
+    int64_t q_pitch = k_pitch > v_pitch ? k_pitch : v_pitch;
+    int64_t table = spec->predicate_mask >> SP_PRED_TABLE & 1 ? 8 * spec->tile_rows : 0;
+    int64_t bits = spec->predicate_mask >> SP_PRED_BITS & 1 ? spec->tile_rows * (spec->tile_cols / 8) : 0;
+    int64_t record = 16 + (spec->predicate_mask != 0 ? (int64_t)sizeof(struct sp_predicate) : 0);
+    return spec->tile_rows * q_pitch + spec->tile_cols * (k_pitch + v_pitch) + (table > bits ? table : bits) +
+           record;
+}
+
+static enum splat_status check_dims(const struct sp_spec *spec)
+{
+    if (spec->head_dim < 8 || spec->head_dim > 256 || spec->head_dim % 8 != 0)
+        return sp_fail(SPLAT_UNSUPPORTED, "head_dim is %d; the kernel needs a multiple of 8 from 8 to 256",
+                       (int)spec->head_dim);
+    if (spec->value_dim < 8 || spec->value_dim > 256 || spec->value_dim % 8 != 0)
+        return sp_fail(SPLAT_UNSUPPORTED, "value_dim is %d; the kernel needs a multiple of 8 from 8 to 256",
+                       (int)spec->value_dim);
+    return SPLAT_OK;
+}
+
+/* The registers of a thread hold its share of o, its scores, and little more. */
+static enum splat_status check_shape(const struct sp_spec *spec)
+{
+    int rows = spec->tile_rows, cols = spec->tile_cols, warps = spec->warps;
+    if (warps != 4 && warps != 8)
+        return sp_fail(SPLAT_UNSUPPORTED, "warps is %d; the kernel is built for 4 or 8", warps);
+    if (rows != 16 * warps && rows != 32 * warps)
+        return sp_fail(SPLAT_UNSUPPORTED, "tile_rows is %d with %d warps; a warp takes 16 or 32 rows", rows, warps);
+    if (cols < 32 || cols > 128 || cols % 32 != 0)
+        return sp_fail(SPLAT_UNSUPPORTED, "tile_cols is %d; the kernel needs a multiple of 32 from 32 to 128",
+                       cols);
+    if (rows == 32 * warps && spec->value_dim > 128)
+        return sp_fail(
+            SPLAT_UNSUPPORTED,
+            "value_dim is %d with 32 rows a warp; o fits the registers up to 128 (up to 256 with 16 rows)",
+            (int)spec->value_dim);
+    if (spec->blocks_per_sm < 1)
+        return sp_fail(SPLAT_UNSUPPORTED, "blocks_per_sm is %d; it must be at least 1", (int)spec->blocks_per_sm);
+    return SPLAT_OK;
+}
+
+static enum splat_status check_shared(const struct sp_spec *spec)
+{
+    int64_t bytes = sp_spec_shared_bytes(spec), limit = shared_limit(spec->arch);
+    if (bytes <= limit)
+        return SPLAT_OK;
+    return sp_fail(SPLAT_UNSUPPORTED,
+                   "tile %dx%d with head_dim %d and value_dim %d needs %lld bytes of shared memory; sm_%d has %lld",
+                   (int)spec->tile_rows, (int)spec->tile_cols, (int)spec->head_dim, (int)spec->value_dim,
+                   (long long)bytes, (int)spec->arch, (long long)limit);
+}
+
+/* One launch over linear views for each distinct mask is what the portable kernel knows. */
+static enum splat_status check_plan(const splat_plan *plan)
+{
+    if (plan->pass_count != plan->mask_count)
+        return sp_fail(SPLAT_UNSUPPORTED,
+                       "the plan has %lld passes for %lld masks; the kernel runs one for each mask",
+                       (long long)plan->pass_count, (long long)plan->mask_count);
+    for (int64_t p = 0; p < plan->pass_count; ++p)
+        if (plan->passes[p].row_view.kind != SP_VIEW_LINEAR || plan->passes[p].merge != 0)
+            return sp_fail(SPLAT_UNSUPPORTED,
+                           "pass %lld has row view %d, merge %d; the kernel needs linear (0), merge 0",
+                           (long long)p, (int)plan->passes[p].row_view.kind, (int)plan->passes[p].merge);
+    for (int64_t v = 0; v < plan->view_count; ++v)
+        if (plan->views[v].kind != SP_VIEW_LINEAR)
+            return sp_fail(SPLAT_UNSUPPORTED, "view %lld of the plan has kind %d; the kernel needs linear (0)",
+                           (long long)v, (int)plan->views[v].kind);
+    return SPLAT_OK;
+}
+
+enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *options, enum splat_arch arch,
+                               struct sp_spec *spec)
+{
+    if (arch != SPLAT_ARCH_SM80 && arch != SPLAT_ARCH_SM90A)
+        return sp_fail(SPLAT_UNSUPPORTED, "arch is %d; kernels exist for sm_80 (80) and sm_90a (90)", (int)arch);
+    if (options->dtype != SPLAT_FP16 && options->dtype != SPLAT_BF16)
+        return sp_fail(SPLAT_UNSUPPORTED,
+                       "dtype is %d; GPU kernels exist for fp16 (0) and bf16 (1), fp32 runs on the CPU",
+                       (int)options->dtype);
+    enum splat_status status = check_plan(plan);
+    if (status != SPLAT_OK)
+        return status;
+    const struct sp_tune_table *tune = sp_tune_table_for(arch);
+    if (plan->tune_row < 0 || plan->tune_row >= tune->row_count)
+        return sp_fail(SPLAT_INTERNAL, "tune row is %d; the table of %s has %d rows", (int)plan->tune_row,
+                       tune->chip, tune->row_count);
+    const struct sp_tune_row *row = &tune->rows[plan->tune_row];
+    if (row->rows != plan->tile_rows || row->cols != plan->tile_cols)
+        return sp_fail(SPLAT_INTERNAL, "tile is %dx%d; row %d of the tune table of %s says %dx%d",
+                       (int)plan->tile_rows, (int)plan->tile_cols, (int)plan->tune_row, tune->chip, row->rows,
+                       row->cols);
+    struct sp_spec made = {
+        .arch = arch,
+        .dtype = options->dtype,
+        .head_dim = (int32_t)options->head_dim,
+        .value_dim = (int32_t)(options->value_dim != 0 ? options->value_dim : options->head_dim),
+        .tile_rows = plan->tile_rows,
+        .tile_cols = plan->tile_cols,
+        .warps = row->warps,
+        .blocks_per_sm = row->blocks_per_sm,
+        .predicate_mask = plan->predicate_mask & ~(1u << SP_PRED_NONE),
+        .mask_map = plan->map != NULL,
+    };
+    if ((status = check_dims(&made)) != SPLAT_OK || (status = check_shape(&made)) != SPLAT_OK ||
+        (status = check_shared(&made)) != SPLAT_OK)
+        return status;
+    *spec = made;
+    return SPLAT_OK;
+}
+
+void sp_spec_print(const struct sp_spec *spec, struct sp_strbuf *out)
+{
+    sp_strbuf_printf(out, "arch           sm_%d%s\n", (int)spec->arch, spec->arch == SPLAT_ARCH_SM90A ? "a" : "");
+    sp_strbuf_printf(out, "dtype          %s\n", spec->dtype == SPLAT_BF16 ? "bf16" : "fp16");
+    sp_strbuf_printf(out, "head_dim       %d\n", (int)spec->head_dim);
+    sp_strbuf_printf(out, "value_dim      %d\n", (int)spec->value_dim);
+    sp_strbuf_printf(out, "tile_rows      %d\n", (int)spec->tile_rows);
+    sp_strbuf_printf(out, "tile_cols      %d\n", (int)spec->tile_cols);
+    sp_strbuf_printf(out, "warps          %d\n", (int)spec->warps);
+    sp_strbuf_printf(out, "blocks_per_sm  %d\n", (int)spec->blocks_per_sm);
+    sp_strbuf_printf(out, "shared_bytes   %lld\n", (long long)sp_spec_shared_bytes(spec));
+    sp_strbuf_puts(out, "predicates     ");
+    sp_emit_predicate_names(spec, out);
+    sp_strbuf_printf(out, "\nmask_map       %s\n", spec->mask_map ? "yes" : "no");
+}

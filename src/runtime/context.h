@@ -1,0 +1,49 @@
+/* splat_context inside the library: the disk cache, the registry of images, the kernels kept alive. */
+#ifndef SP_CONTEXT_H
+#define SP_CONTEXT_H
+
+#include <pthread.h>
+
+#include "runtime/cache.h"
+#include "splat.h"
+
+#define SP_KEPT_KERNELS 64 /* most recently used kernels stay alive when their users let go */
+
+struct sp_registry_entry; /* registry.c */
+
+struct splat_context {
+    struct sp_cache cache;
+    struct sp_log log;
+    int threads;
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t built; /* an entry left the state BUILDING */
+    struct sp_registry_entry *entries;
+    splat_kernel *kernels[SP_KEPT_KERNELS]; /* most recently used first; one reference each */
+    int kernel_count;
+};
+
+/* Frees the registry's entries. */
+void sp_registry_free(struct sp_registry_entry *entries);
+
+/* How an image was come by. */
+struct sp_image_origin {
+    char key[33];
+    int hit; /* it was on disk or in this process */
+    double ms;
+};
+
+/* The image of a source for an arch: from this process, the disk cache or NVRTC, in this order. Two threads that
+ * ask for one key compile it once. The image lives as long as the context. With `require_store` a compiled image
+ * must reach the disk cache, or the call fails. */
+enum splat_status sp_registry_image(splat_context *context, const struct sp_source *source, enum splat_arch arch,
+                                    int require_store, const struct sp_image **image,
+                                    struct sp_image_origin *origin);
+
+/* Monotonic clock in milliseconds. */
+double sp_now_ms(void);
+
+/* Copies a caller's struct of `given` bytes (its struct_size) over defaults; fields beyond it keep their default.
+ * SPLAT_INVALID when the size is impossible. */
+enum splat_status sp_copy_struct(const char *name, void *to, size_t full, const void *from, size_t given);
+
+#endif

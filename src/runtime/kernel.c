@@ -1,0 +1,405 @@
+/* splat_compile: mask -> plan -> spec -> source -> image -> loaded kernel with its tables on the device. */
+#include "runtime/kernel.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "codegen/spec.h"
+#include "common/error.h"
+
+/* ---- Options and devices ---- */
+
+enum splat_status sp_options_resolve(const splat_options *options, splat_options *full)
+{
+    if (!options)
+        return sp_fail(SPLAT_INVALID, "options is null");
+    splat_options_init(full);
+    enum splat_status status = sp_copy_struct("splat_options", full, sizeof *full, options, options->struct_size);
+    full->struct_size = sizeof *full;
+    if (status == SPLAT_OK)
+        status = sp_options_check(full);
+    if (status != SPLAT_OK)
+        return status;
+    if (full->value_dim == 0)
+        full->value_dim = full->head_dim;
+    if (full->kv_heads == 0)
+        full->kv_heads = full->heads;
+    return SPLAT_OK;
+}
+
+enum splat_status sp_device_arch(const struct sp_driver *driver, sp_cu_device device, enum splat_arch wanted,
+                                 enum splat_arch *arch)
+{
+    int major = 0, minor = 0;
+    enum splat_status status = sp_driver_check(
+        driver, driver->device_get_attribute(&major, SP_DEVICE_CAPABILITY_MAJOR, device), "cuDeviceGetAttribute");
+    if (status == SPLAT_OK)
+        status = sp_driver_check(driver, driver->device_get_attribute(&minor, SP_DEVICE_CAPABILITY_MINOR, device),
+                                 "cuDeviceGetAttribute");
+    if (status != SPLAT_OK)
+        return status;
+    if (major != 8 && major != 9)
+        return sp_fail(SPLAT_UNSUPPORTED, "the device has compute capability %d.%d; kernels exist for 8.x and 9.0",
+                       major, minor);
+    *arch = major == 9 ? SPLAT_ARCH_SM90A : SPLAT_ARCH_SM80;
+    if (wanted != SPLAT_ARCH_AUTO && wanted != *arch)
+        return sp_fail(SPLAT_UNSUPPORTED,
+                       "arch is sm_%d; the device has compute capability %d.%d and runs sm_%d%s only", (int)wanted,
+                       major, minor, (int)*arch, *arch == SPLAT_ARCH_SM90A ? "a" : "");
+    return SPLAT_OK;
+}
+
+/* The engine that options ask for, and the GPU's context when it is the GPU. */
+static enum splat_status choose_device(splat_options *options, const struct sp_driver **driver,
+                                       sp_cu_context *cu_context, sp_cu_device *device)
+{
+    if (options->device == SPLAT_DEVICE_CPU)
+        return SPLAT_OK;
+    enum splat_status status = sp_driver_get(driver);
+    if (status == SPLAT_NO_DEVICE && options->device == SPLAT_DEVICE_AUTO) {
+        options->device = SPLAT_DEVICE_CPU;
+        return SPLAT_OK;
+    }
+    if (status != SPLAT_OK)
+        return status;
+    options->device = SPLAT_DEVICE_GPU;
+    if (options->dtype == SPLAT_FP32)
+        return sp_fail(SPLAT_UNSUPPORTED, "dtype is fp32; the GPU runs fp16 and bf16 (device = cpu runs fp32)");
+    status = sp_driver_context(*driver, cu_context, device);
+    if (status == SPLAT_OK)
+        status = sp_device_arch(*driver, *device, options->arch, &options->arch);
+    return status;
+}
+
+enum splat_status sp_plan_source(const splat_plan *plan, const splat_options *options, enum splat_arch arch,
+                                 struct sp_spec *spec, struct sp_source *source)
+{
+    enum splat_status status = sp_spec_make(plan, options, arch, spec);
+    return status == SPLAT_OK ? sp_source_make(spec, source) : status;
+}
+
+/* ---- Keys, and the kernels kept alive ---- */
+
+static struct sp_hash kernel_key(const splat_mask *mask, const splat_options *options, sp_cu_context cu_context)
+{
+    uint64_t parts[14] = {mask->key.low,
+                          mask->key.high,
+                          (uint64_t)options->dtype,
+                          (uint64_t)options->device,
+                          (uint64_t)options->arch,
+                          (uint64_t)options->head_dim,
+                          (uint64_t)options->value_dim,
+                          (uint64_t)options->batch,
+                          (uint64_t)options->heads,
+                          (uint64_t)options->kv_heads,
+                          (uint64_t)options->tile_rows,
+                          (uint64_t)options->tile_cols,
+                          (uint64_t)(uintptr_t)cu_context,
+                          0};
+    return sp_hash_bytes(parts, sizeof parts);
+}
+
+static splat_kernel *retain(splat_kernel *kernel)
+{
+    __atomic_add_fetch(&kernel->refs, 1, __ATOMIC_RELAXED);
+    return kernel;
+}
+
+/* Finds a kernel among those kept and moves it to the front. The lock is held. */
+static splat_kernel *find_kept(splat_context *context, struct sp_hash key)
+{
+    for (int i = 0; i < context->kernel_count; i++) {
+        splat_kernel *kernel = context->kernels[i];
+        if (!sp_hash_equal(kernel->key, key))
+            continue;
+        memmove(context->kernels + 1, context->kernels, (size_t)i * sizeof kernel);
+        context->kernels[0] = kernel;
+        return retain(kernel);
+    }
+    return NULL;
+}
+
+/* Keeps a kernel, or finds that another thread was quicker. Returns the one to use; *dropped is to be destroyed. */
+static splat_kernel *keep(splat_context *context, splat_kernel *kernel, splat_kernel **dropped)
+{
+    pthread_mutex_lock(&context->lock);
+    splat_kernel *other = find_kept(context, kernel->key);
+    *dropped = NULL;
+    if (other) {
+        *dropped = kernel;
+    } else {
+        if (context->kernel_count == SP_KEPT_KERNELS)
+            *dropped = context->kernels[--context->kernel_count];
+        memmove(context->kernels + 1, context->kernels, (size_t)context->kernel_count * sizeof kernel);
+        context->kernels[0] = retain(kernel);
+        context->kernel_count++;
+        other = kernel;
+    }
+    pthread_mutex_unlock(&context->lock);
+    return other;
+}
+
+/* ---- Loading ---- */
+
+struct part {
+    const void *data;
+    size_t bytes;
+    const void **pointer; /* in the launch arguments */
+};
+
+static size_t rounded(size_t bytes)
+{
+    return (bytes + 255) & ~(size_t)255;
+}
+
+/* One allocation holds all tables; each starts at a multiple of 256 bytes. */
+static enum splat_status upload_tables(splat_kernel *kernel)
+{
+    const splat_plan *plan = kernel->plan;
+    struct sp_launch_args *args = &kernel->args;
+    struct part parts[] = {
+        {plan->row_tiles, (size_t)plan->row_tile_count * sizeof *plan->row_tiles, &args->row_tiles},
+        {plan->segments, (size_t)plan->segment_count * sizeof *plan->segments, &args->segments},
+        {plan->predicates, (size_t)plan->predicate_count * sizeof *plan->predicates, &args->predicates},
+        {plan->table, (size_t)plan->table_count * sizeof *plan->table, &args->table},
+        {plan->bits, (size_t)plan->bits_count * sizeof *plan->bits, &args->bits},
+        {plan->map, plan->map ? (size_t)(plan->map_batch * plan->map_heads) * sizeof *plan->map : 0, &args->map},
+    };
+    size_t total = 256;
+    for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++)
+        total += rounded(parts[p].bytes);
+    const struct sp_driver *driver = kernel->driver;
+    if (driver->memory_alloc(&kernel->tables, total) != 0) {
+        kernel->tables = 0;
+        return sp_fail(SPLAT_NO_MEMORY, "no device memory for the plan's tables: %zu bytes were asked for", total);
+    }
+    enum splat_status status = SPLAT_OK;
+    sp_cu_pointer at = kernel->tables;
+    for (size_t p = 0; p < sizeof parts / sizeof parts[0] && status == SPLAT_OK; p++) {
+        if (!parts[p].bytes)
+            continue;
+        *parts[p].pointer = (const void *)(uintptr_t)at;
+        status = sp_driver_check(driver, driver->copy_to_device(at, parts[p].data, parts[p].bytes), "cuMemcpyHtoD");
+        at += rounded(parts[p].bytes);
+    }
+    return status;
+}
+
+static enum splat_status load_module(splat_kernel *kernel, const struct sp_image *image,
+                                     const struct sp_source *source, sp_cu_device device)
+{
+    const struct sp_driver *driver = kernel->driver;
+    int limit = 0, l2 = 0;
+    enum splat_status status = sp_driver_check(
+        driver, driver->device_get_attribute(&limit, SP_DEVICE_SHARED_BYTES_OPTIN, device), "cuDeviceGetAttribute");
+    if (status == SPLAT_OK)
+        status = sp_driver_check(driver, driver->device_get_attribute(&l2, SP_DEVICE_L2_BYTES, device),
+                                 "cuDeviceGetAttribute");
+    kernel->l2_bytes = l2;
+    if (status == SPLAT_OK && source->shared_bytes > limit)
+        status = sp_fail(SPLAT_UNSUPPORTED,
+                         "tile %d x %d needs %d bytes of shared memory a block; the device has %d (force a smaller "
+                         "tile_rows or tile_cols)",
+                         kernel->plan->tile_rows, kernel->plan->tile_cols, source->shared_bytes, limit);
+    if (status == SPLAT_OK)
+        status =
+            sp_driver_check(driver, driver->module_load_data(&kernel->module, image->cubin), "cuModuleLoadData");
+    if (status == SPLAT_OK)
+        status =
+            sp_driver_check(driver, driver->module_get_function(&kernel->function, kernel->module, source->entry),
+                            "cuModuleGetFunction");
+    if (status == SPLAT_OK)
+        status = sp_driver_check(driver,
+                                 driver->function_set_attribute(
+                                     kernel->function, SP_FUNCTION_MAX_DYNAMIC_SHARED_BYTES, source->shared_bytes),
+                                 "cuFuncSetAttribute");
+    return status;
+}
+
+static void fill_args(splat_kernel *kernel)
+{
+    const splat_plan *plan = kernel->plan;
+    kernel->args.q_len = (int)plan->q_len;
+    kernel->args.kv_len = (int)plan->kv_len;
+    kernel->args.row_tile_count = plan->passes[0].row_tile_count;
+    kernel->args.map_batch = plan->map ? (int)plan->map_batch : 1;
+    kernel->args.map_heads = plan->map ? (int)plan->map_heads : 1;
+}
+
+static void describe(splat_compile_info *info, const struct sp_image *image, const struct sp_image_origin *origin)
+{
+    memcpy(info->key, origin->key, sizeof info->key);
+    info->cache_hit = origin->hit;
+    info->ms = origin->ms;
+    info->registers = image->registers;
+    info->shared_bytes = image->shared_bytes;
+    info->spill_bytes = image->spill_bytes;
+    info->cubin_bytes = (int64_t)image->cubin_bytes;
+}
+
+static enum splat_status load_gpu(splat_context *context, splat_kernel *kernel, sp_cu_device device)
+{
+    struct sp_spec spec;
+    struct sp_source source;
+    const struct sp_image *image;
+    struct sp_image_origin origin;
+    enum splat_status status = sp_plan_source(kernel->plan, &kernel->options, kernel->options.arch, &spec, &source);
+    if (status != SPLAT_OK)
+        return status;
+    status = sp_registry_image(context, &source, kernel->options.arch, 0, &image, &origin);
+    if (status == SPLAT_OK) {
+        describe(&kernel->info, image, &origin);
+        status = load_module(kernel, image, &source, device);
+    }
+    if (status == SPLAT_OK)
+        status = upload_tables(kernel);
+    fill_args(kernel);
+    kernel->block_threads = source.threads;
+    kernel->shared_bytes = source.shared_bytes;
+    sp_source_free(&source);
+    return status;
+}
+
+/* ---- Public ---- */
+
+void splat_kernel_destroy(splat_kernel *kernel)
+{
+    if (!kernel || __atomic_sub_fetch(&kernel->refs, 1, __ATOMIC_ACQ_REL) > 0)
+        return;
+    if (kernel->driver && (kernel->tables || kernel->module) &&
+        kernel->driver->context_push(kernel->cu_context) == 0) {
+        if (kernel->tables)
+            kernel->driver->memory_free(kernel->tables);
+        if (kernel->module)
+            kernel->driver->module_unload(kernel->module);
+        sp_cu_context popped;
+        kernel->driver->context_pop(&popped);
+    }
+    splat_plan_destroy(kernel->plan);
+    free(kernel);
+}
+
+enum splat_status splat_compile(splat_context *context, const splat_mask *mask, const splat_options *options,
+                                splat_kernel **out)
+{
+    if (!context || !mask || !out)
+        return sp_fail(SPLAT_INVALID, "%s is null", !context ? "context" : !mask ? "mask" : "kernel");
+    splat_options full;
+    const struct sp_driver *driver = NULL;
+    sp_cu_context cu_context = NULL;
+    sp_cu_device device = 0;
+    enum splat_status status = sp_options_resolve(options, &full);
+    if (status == SPLAT_OK)
+        status = choose_device(&full, &driver, &cu_context, &device);
+    if (status != SPLAT_OK)
+        return status;
+
+    struct sp_hash key = kernel_key(mask, &full, cu_context);
+    pthread_mutex_lock(&context->lock);
+    splat_kernel *kernel = find_kept(context, key);
+    pthread_mutex_unlock(&context->lock);
+    if (kernel) {
+        *out = kernel;
+        return SPLAT_OK;
+    }
+
+    if (!(kernel = calloc(1, sizeof *kernel)))
+        return sp_no_memory("a kernel", sizeof *kernel);
+    kernel->refs = 1;
+    kernel->key = key;
+    kernel->options = full;
+    kernel->device = full.device;
+    kernel->threads = context->threads;
+    kernel->cu_context = cu_context;
+    splat_compile_info_init(&kernel->info);
+    status = splat_plan_create(mask, &full, &kernel->plan);
+    if (status == SPLAT_OK && full.device == SPLAT_DEVICE_GPU) {
+        kernel->driver = driver;
+        status = load_gpu(context, kernel, device);
+    }
+    if (status != SPLAT_OK) {
+        splat_kernel_destroy(kernel);
+        return status;
+    }
+    splat_kernel *dropped;
+    *out = keep(context, kernel, &dropped);
+    splat_kernel_destroy(dropped);
+    return SPLAT_OK;
+}
+
+static enum splat_status check_info(const void *subject, const char *name, const splat_compile_info *info)
+{
+    if (!subject || !info)
+        return sp_fail(SPLAT_INVALID, "%s is null", subject ? "info" : name);
+    if (info->struct_size != sizeof *info)
+        return sp_fail(SPLAT_INVALID,
+                       "info.struct_size is %zu; call splat_compile_info_init first, which sets it to %zu",
+                       info->struct_size, sizeof *info);
+    return SPLAT_OK;
+}
+
+enum splat_status splat_compile_to_cache(splat_context *context, const splat_mask *mask,
+                                         const splat_options *options, splat_compile_info *info)
+{
+    if (!context || !mask)
+        return sp_fail(SPLAT_INVALID, "%s is null", context ? "mask" : "context");
+    splat_options full;
+    splat_plan *plan = NULL;
+    struct sp_spec spec;
+    struct sp_source source;
+    const struct sp_image *image;
+    struct sp_image_origin origin;
+    double start = sp_now_ms();
+    enum splat_status status = check_info(context, "context", info);
+    if (status == SPLAT_OK)
+        status = sp_options_resolve(options, &full);
+    if (status == SPLAT_OK && context->cache.mode != SPLAT_CACHE_ON)
+        status = sp_fail(SPLAT_UNSUPPORTED, "the disk cache is %s; compiling into it needs it on",
+                         context->cache.mode == SPLAT_CACHE_OFF ? "off" : "read-only");
+    if (status == SPLAT_OK && full.arch == SPLAT_ARCH_AUTO)
+        status = sp_default_arch(&full.arch);
+    if (status == SPLAT_OK)
+        status = splat_plan_create(mask, &full, &plan);
+    if (status == SPLAT_OK)
+        status = sp_plan_source(plan, &full, full.arch, &spec, &source);
+    if (status == SPLAT_OK) {
+        status = sp_registry_image(context, &source, full.arch, 1, &image, &origin);
+        sp_source_free(&source);
+    }
+    splat_plan_destroy(plan);
+    if (status == SPLAT_OK) {
+        describe(info, image, &origin);
+        info->ms = sp_now_ms() - start;
+    }
+    return status;
+}
+
+enum splat_status splat_kernel_get_info(const splat_kernel *kernel, splat_compile_info *info)
+{
+    enum splat_status status = check_info(kernel, "kernel", info);
+    if (status == SPLAT_OK)
+        *info = kernel->info;
+    return status;
+}
+
+const splat_plan *splat_kernel_plan(const splat_kernel *kernel)
+{
+    return kernel ? kernel->plan : NULL;
+}
+
+enum splat_device splat_kernel_device(const splat_kernel *kernel)
+{
+    return kernel ? kernel->device : SPLAT_DEVICE_AUTO;
+}
+
+enum splat_status sp_default_arch(enum splat_arch *arch)
+{
+    const struct sp_driver *driver;
+    sp_cu_device device;
+    *arch = SPLAT_ARCH_SM90A;
+    if (sp_driver_get(&driver) != SPLAT_OK)
+        return SPLAT_OK;
+    enum splat_status status = sp_driver_check(driver, driver->device_get(&device, 0), "cuDeviceGet");
+    return status == SPLAT_OK ? sp_device_arch(driver, device, SPLAT_ARCH_AUTO, arch) : status;
+}

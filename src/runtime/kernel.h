@@ -1,0 +1,46 @@
+/* splat_kernel inside the library. */
+#ifndef SP_KERNEL_H
+#define SP_KERNEL_H
+
+#include "analysis/plan.h"
+#include "codegen/launch_args.h"
+#include "codegen/spec.h"
+#include "runtime/context.h"
+#include "runtime/driver.h"
+#include "splat.h"
+
+struct splat_kernel {
+    int refs;           /* atomic */
+    struct sp_hash key; /* mask, options, device: equal keys are equal kernels */
+    splat_options options;
+    enum splat_device device; /* CPU or GPU */
+    splat_plan *plan;
+    int threads; /* CPU engine */
+    /* GPU only */
+    const struct sp_driver *driver;
+    sp_cu_context cu_context;
+    sp_cu_module module;
+    sp_cu_function function;
+    sp_cu_pointer tables;
+    struct sp_launch_args args; /* all that does not change from run to run */
+    int block_threads, shared_bytes;
+    int64_t l2_bytes;
+    splat_compile_info info;
+};
+
+/* Arch of a device's kernels. SPLAT_UNSUPPORTED, naming the capability, when there are none; or when `wanted` is
+ * not AUTO and does not run there. */
+enum splat_status sp_device_arch(const struct sp_driver *driver, sp_cu_device device, enum splat_arch wanted,
+                                 enum splat_arch *arch);
+
+/* What SPLAT_ARCH_AUTO means without a context: the arch of device 0, or sm_90a when there is no device. */
+enum splat_status sp_default_arch(enum splat_arch *arch);
+
+/* options with defaults filled in: value_dim, kv_heads. */
+enum splat_status sp_options_resolve(const splat_options *options, splat_options *full);
+
+/* Source for a plan: spec and text in one. */
+enum splat_status sp_plan_source(const splat_plan *plan, const splat_options *options, enum splat_arch arch,
+                                 struct sp_spec *spec, struct sp_source *source);
+
+#endif

@@ -1,0 +1,192 @@
+/* splat_run: checks the arguments, fills in what changes from run to run, launches. No allocation, no
+ * synchronisation, no shared state: any number of threads may run one kernel at once. */
+#include <limits.h>
+#include <math.h>
+
+#include "common/error.h"
+#include "runtime/cpu_engine.h"
+#include "runtime/kernel.h"
+
+/* ---- Checks ---- */
+
+struct operand {
+    const char *name;
+    const splat_tensor *tensor;
+    int64_t heads, rows, dim;
+    int written;
+};
+
+static enum splat_status check_stride(const struct operand *x, const char *axis, int64_t stride, int64_t extent,
+                                      int gpu, int64_t least)
+{
+    if (extent <= 1)
+        return SPLAT_OK;
+    if (stride < 0)
+        return sp_fail(SPLAT_INVALID, "%s.%s_stride is %lld; it must not be negative", x->name, axis,
+                       (long long)stride);
+    if (stride > INT64_MAX / 8 / extent)
+        return sp_fail(SPLAT_INVALID, "%s.%s_stride is %lld; times %lld it does not fit 64 bits", x->name, axis,
+                       (long long)stride, (long long)extent);
+    if (x->written && stride < least)
+        return sp_fail(SPLAT_INVALID, "%s.%s_stride is %lld; results would overlap: it must be at least %lld",
+                       x->name, axis, (long long)stride, (long long)least);
+    if (gpu && stride % 8 != 0)
+        return sp_fail(SPLAT_INVALID, "%s.%s_stride is %lld; on the GPU it must be a multiple of 8 elements",
+                       x->name, axis, (long long)stride);
+    return SPLAT_OK;
+}
+
+static enum splat_status check_operand(const struct operand *x, int64_t batch, int gpu)
+{
+    if (!x->tensor->data)
+        return sp_fail(SPLAT_INVALID, "%s.data is null", x->name);
+    if (gpu && (uintptr_t)x->tensor->data % 16 != 0)
+        return sp_fail(SPLAT_INVALID, "%s.data is %p; on the GPU it must be a multiple of 16 bytes", x->name,
+                       x->tensor->data);
+    enum splat_status status = check_stride(x, "row", x->tensor->row_stride, x->rows, gpu, x->dim);
+    if (status == SPLAT_OK)
+        status = check_stride(x, "head", x->tensor->head_stride, x->heads, gpu, x->dim);
+    if (status == SPLAT_OK)
+        status = check_stride(x, "batch", x->tensor->batch_stride, batch, gpu, x->dim);
+    return status;
+}
+
+static enum splat_status check_counts(const splat_kernel *kernel, const splat_attention_args *args)
+{
+    const splat_plan *plan = kernel->plan;
+    if (args->batch < 1 || args->heads < 1 || args->batch > INT_MAX / args->heads)
+        return sp_fail(SPLAT_INVALID,
+                       "batch is %lld and heads is %lld; each must be at least 1 and their product at most %d",
+                       (long long)args->batch, (long long)args->heads, INT_MAX);
+    if (args->kv_heads < 1 || args->heads % args->kv_heads != 0)
+        return sp_fail(SPLAT_INVALID, "kv_heads is %lld; it must be at least 1 and divide heads, %lld",
+                       (long long)args->kv_heads, (long long)args->heads);
+    if (args->q_len != plan->q_len || args->kv_len != plan->kv_len)
+        return sp_fail(
+            SPLAT_INVALID,
+            "q_len x kv_len is %lld x %lld; the kernel was compiled for a mask of %lld x %lld (compile the "
+            "mask at the new length: its code is reused)",
+            (long long)args->q_len, (long long)args->kv_len, (long long)plan->q_len, (long long)plan->kv_len);
+    if (plan->map && ((plan->map_batch != 1 && plan->map_batch != args->batch) ||
+                      (plan->map_heads != 1 && plan->map_heads != args->heads)))
+        return sp_fail(
+            SPLAT_INVALID, "batch x heads is %lld x %lld; the mask map has %lld x %lld (1 serves any number)",
+            (long long)args->batch, (long long)args->heads, (long long)plan->map_batch, (long long)plan->map_heads);
+    if (!(args->scale > 0.0f) || !isfinite(args->scale))
+        return sp_fail(SPLAT_INVALID, "scale is %g; it must be finite and above 0, or 0 for 1 / sqrt(head_dim)",
+                       (double)args->scale);
+    return SPLAT_OK;
+}
+
+static enum splat_status check_lse(const splat_attention_args *args)
+{
+    if (!args->lse)
+        return SPLAT_OK;
+    if ((uintptr_t)args->lse % sizeof(float) != 0)
+        return sp_fail(SPLAT_INVALID, "lse is %p; it must be a multiple of 4 bytes", (void *)args->lse);
+    struct operand lse = {"lse", NULL, args->heads, 1, args->q_len, 1};
+    enum splat_status status = check_stride(&lse, "head", args->lse_head_stride, args->heads, 0, args->q_len);
+    if (status == SPLAT_OK)
+        status = check_stride(&lse, "batch", args->lse_batch_stride, args->batch, 0, args->q_len);
+    return status;
+}
+
+static enum splat_status check_tensors(const splat_kernel *kernel, const splat_attention_args *args)
+{
+    int gpu = kernel->device == SPLAT_DEVICE_GPU;
+    int64_t dim = kernel->options.head_dim, value_dim = kernel->options.value_dim;
+    const struct operand operands[] = {
+        {"q", &args->q, args->heads, args->q_len, dim, 0},
+        {"k", &args->k, args->kv_heads, args->kv_len, dim, 0},
+        {"v", &args->v, args->kv_heads, args->kv_len, value_dim, 0},
+        {"o", &args->o, args->heads, args->q_len, value_dim, 1},
+    };
+    enum splat_status status = SPLAT_OK;
+    for (int i = 0; i < 4 && status == SPLAT_OK; i++)
+        status = check_operand(&operands[i], args->batch, gpu);
+    return status == SPLAT_OK ? check_lse(args) : status;
+}
+
+/* ---- Launch ---- */
+
+/* How many (batch, head) pairs are walked together, so that their keys and values stay in L2. */
+static int section_pairs(const splat_kernel *kernel, int group)
+{
+    int64_t bytes = kernel->plan->kv_len * (kernel->options.head_dim + kernel->options.value_dim) * 2;
+    int64_t fit = kernel->l2_bytes * 6 / 10 / bytes;
+    int64_t pairs = (fit < 1 ? 1 : fit) * group;
+    return pairs > 65536 ? 65536 : (int)pairs;
+}
+
+static enum splat_status run_gpu(const splat_kernel *kernel, const splat_attention_args *a, void *stream)
+{
+    const struct sp_driver *driver = kernel->driver;
+    sp_cu_context current = NULL;
+    enum splat_status status = sp_driver_check(driver, driver->context_get_current(&current), "cuCtxGetCurrent");
+    if (status != SPLAT_OK)
+        return status;
+    if (current != kernel->cu_context)
+        return sp_fail(SPLAT_INVALID,
+                       "the thread's current CUDA context is %p; the kernel was compiled in context %p",
+                       (void *)current, (void *)kernel->cu_context);
+    int64_t blocks = (int64_t)kernel->args.row_tile_count * a->batch * a->heads;
+    if (blocks > INT_MAX)
+        return sp_fail(SPLAT_UNSUPPORTED, "batch x heads x row tiles is %lld; a launch takes at most %d blocks",
+                       (long long)blocks, INT_MAX);
+    struct sp_launch_args args = kernel->args;
+    args.q = a->q.data, args.k = a->k.data, args.v = a->v.data, args.o = a->o.data, args.lse = a->lse;
+    args.q_batch = a->q.batch_stride, args.q_head = a->q.head_stride, args.q_row = a->q.row_stride;
+    args.k_batch = a->k.batch_stride, args.k_head = a->k.head_stride, args.k_row = a->k.row_stride;
+    args.v_batch = a->v.batch_stride, args.v_head = a->v.head_stride, args.v_row = a->v.row_stride;
+    args.o_batch = a->o.batch_stride, args.o_head = a->o.head_stride, args.o_row = a->o.row_stride;
+    args.lse_batch = a->lse_batch_stride, args.lse_head = a->lse_head_stride;
+    args.batch = (int)a->batch, args.heads = (int)a->heads, args.group = (int)(a->heads / a->kv_heads);
+    args.section = section_pairs(kernel, args.group);
+    args.scale = a->scale;
+    args.scale_log2 = a->scale * 1.44269504f;
+    void *parameters[] = {&args};
+    return sp_driver_check(
+        driver,
+        driver->launch_kernel(kernel->function, (unsigned)blocks, 1, 1, (unsigned)kernel->block_threads, 1, 1,
+                              (unsigned)kernel->shared_bytes, (sp_cu_stream)stream, parameters, NULL),
+        "cuLaunchKernel");
+}
+
+/* ---- Public ---- */
+
+enum splat_status splat_workspace_bytes(const splat_kernel *kernel, int64_t batch, int64_t heads, size_t *bytes)
+{
+    if (!kernel || !bytes)
+        return sp_fail(SPLAT_INVALID, "%s is null", kernel ? "bytes" : "kernel");
+    if (batch < 1 || heads < 1)
+        return sp_fail(SPLAT_INVALID, "batch is %lld and heads is %lld; each must be at least 1", (long long)batch,
+                       (long long)heads);
+    *bytes = 0; /* a plan whose passes all initialise needs none, and there are no others yet (sp_spec_make) */
+    return SPLAT_OK;
+}
+
+enum splat_status splat_run(const splat_kernel *kernel, const splat_attention_args *given, void *stream)
+{
+    if (!kernel || !given)
+        return sp_fail(SPLAT_INVALID, "%s is null", kernel ? "args" : "kernel");
+    splat_attention_args args;
+    splat_attention_args_init(&args);
+    enum splat_status status =
+        sp_copy_struct("splat_attention_args", &args, sizeof args, given, given->struct_size);
+    args.struct_size = sizeof args;
+    if (args.kv_heads == 0)
+        args.kv_heads = args.heads;
+    if (args.scale == 0.0f)
+        args.scale = 1.0f / sqrtf((float)kernel->options.head_dim);
+    if (status == SPLAT_OK)
+        status = check_counts(kernel, &args);
+    if (status == SPLAT_OK)
+        status = check_tensors(kernel, &args);
+    if (status != SPLAT_OK)
+        return status;
+    if (kernel->device == SPLAT_DEVICE_GPU)
+        return run_gpu(kernel, &args, stream);
+    if (stream)
+        return sp_fail(SPLAT_INVALID, "stream is %p; on the CPU it must be null", stream);
+    return sp_cpu_run(kernel->plan, &kernel->options, &args, kernel->threads);
+}
