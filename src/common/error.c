@@ -3,15 +3,18 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static _Thread_local char sentence[2048];
 
 enum splat_status sp_fail(enum splat_status status, const char *format, ...)
 {
+    char text[sizeof sentence]; /* an argument may be the last sentence itself */
     va_list args;
     va_start(args, format);
-    vsnprintf(sentence, sizeof sentence, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    memcpy(sentence, text, sizeof text);
     return status;
 }
 
