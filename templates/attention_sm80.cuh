@@ -559,7 +559,7 @@ __device__ __forceinline__ void add_nonfinite(const Weights &p, unsigned v_tile,
 // ---- Results ----
 
 // Divides by the sums, writes lse, and takes o through the warp's own rows of q in shared memory to whole-chunk
-// stores.
+// stores. The block has passed a barrier since q was last read.
 __device__ __forceinline__ void store_results(unsigned q_warp, int first_row, int pair, const RowValues &row_max,
                                               const RowValues &row_sum, const Outputs &o,
                                               const sp_launch_args &args)
@@ -568,7 +568,6 @@ __device__ __forceinline__ void store_results(unsigned q_warp, int first_row, in
     char *o_head = static_cast<char *>(args.o) + 2 * (batch * args.o_batch + head * args.o_head);
     float *lse_head = args.lse ? args.lse + (batch * args.lse_batch + head * args.lse_head) : nullptr;
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-    warp_barrier();
 #pragma unroll
     for (int b = 0; b < ROW_BLOCKS; ++b)
 #pragma unroll

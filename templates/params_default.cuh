@@ -1,9 +1,9 @@
 // Parameters with which attention_sm80.cuh compiles on its own. src/codegen/source.c generates the same names from
 // a spec; here they describe the kernel of a causal mask.
 //
-// Takes nothing. Gives every size and switch of the kernel. Keeps true: TILE_ROWS = 16 or 32 rows a warp; TILE_COLS
-// is a multiple of 32; HEAD_DIM and VALUE_DIM are multiples of 8; SHARED_BYTES is what the kernel's own layout adds
-// up to.
+// Takes nothing. Gives every size and switch of the kernel. Keeps true: TILE_ROWS is 16 or 32 rows a warp;
+// TILE_COLS is 32, 64 or 128; HEAD_DIM and VALUE_DIM are multiples of 8; SHARED_BYTES is what the kernel's own
+// layout adds up to.
 
 constexpr bool IS_BF16 = true;           // bf16; false: fp16
 constexpr int HEAD_DIM = 128;            // of q and k

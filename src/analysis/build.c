@@ -228,8 +228,8 @@ enum splat_status sp_builder_add_mask(struct sp_builder *b, const splat_acsr *ac
     int64_t count = sp_ceil_div(acsr->q_len, b->tile_rows), first = b->row_tile_count;
     size_t bytes = (size_t)(first + count) * sizeof *b->row_tiles;
     if (first + count > INT32_MAX)
-        return sp_fail(SPLAT_UNSUPPORTED, "the masks need %lld row tiles; the limit is 2^31 - 1",
-                       (long long)(first + count));
+        return sp_fail(SPLAT_UNSUPPORTED, "the masks need %lld + %lld row tiles; the limit is 2^31 - 1",
+                       (long long)first, (long long)count);
     struct sp_row_tile *grown = realloc(b->row_tiles, bytes);
     if (!grown)
         return sp_no_memory("the plan's row tiles", bytes);

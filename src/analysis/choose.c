@@ -235,6 +235,9 @@ static void describe(const struct chooser *c, int index, struct sp_candidate *ou
                  (long long)segments_max, c->dropped->rows, c->dropped->cols);
     else if (index == 0)
         snprintf(out->reason, sizeof out->reason, "chosen");
+    else if (shape->longest_ns * 1e-3 + c->table->launch_us >= shape->us)
+        snprintf(out->reason, sizeof out->reason, "%.2fx the time: its longest row tile alone takes %.1f us",
+                 slower, shape->longest_ns * 1e-3);
     else if (area > 1.005)
         snprintf(out->reason, sizeof out->reason, "%.2fx the time: computes %.2fx the pairs", slower, area);
     else

@@ -140,6 +140,8 @@ bool sp_fit_intervals(const int32_t *low, const int32_t *high, int64_t row0, int
                       int64_t col0, int64_t col1, struct sp_fit *fit)
 {
     struct side lower = fit_side(low, high, low, row0, rows, tile_rows, col0, 1);
+    if (!lower.none && lower.count == 0)
+        return false;
     struct side upper = fit_side(low, high, high, row0, rows, tile_rows, col1, -1);
     if (lower.none && upper.none)
         return false;

@@ -65,9 +65,11 @@ static enum splat_status gather_masks(const splat_mask *mask, const splat_option
     int64_t *number = malloc(bytes);
     set->acsr = malloc((size_t)count * sizeof *set->acsr);
     set->uses = calloc((size_t)count, sizeof *set->uses);
+    if (!number || !set->acsr || !set->uses) {
+        free(number);
+        return sp_no_memory("the plan's masks", bytes);
+    }
     enum splat_status status = SPLAT_OK;
-    if (!number || !set->acsr || !set->uses)
-        status = sp_no_memory("the plan's masks", bytes);
     for (int64_t k = 0; k < count && status == SPLAT_OK; k++) {
         splat_acsr *acsr = NULL;
         status = sp_mask_acsr(mask, k, &acsr);

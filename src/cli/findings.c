@@ -92,7 +92,7 @@ static void tally_row(const splat_acsr_run *runs, int64_t count, struct shape_co
 
 static enum splat_status sample_texture(const splat_acsr *acsr, struct sp_texture *texture)
 {
-    struct shape_count shapes[SHAPES_MAX];
+    struct shape_count shapes[SHAPES_MAX] = {{0}};
     int shape_count = 0;
     int64_t rows = splat_acsr_q_len(acsr), samples = rows < SAMPLED_ROWS ? rows : SAMPLED_ROWS, capacity = 0;
     splat_acsr_run *runs = NULL;

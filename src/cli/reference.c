@@ -42,6 +42,7 @@ static void free_row(struct row *row)
     free(row->weight);
 }
 
+/* On failure too the row is the caller's to free. */
 static enum splat_status make_row(const struct sp_problem *p, struct row *row)
 {
     size_t keys = (size_t)p->k->shape[2], dim = (size_t)p->v->shape[3];
@@ -54,7 +55,6 @@ static enum splat_status make_row(const struct sp_problem *p, struct row *row)
                         0};
     if (row->allowed && row->scores && row->o && row->weight)
         return SPLAT_OK;
-    free_row(row);
     return sp_no_memory("reference row", keys * 9 + dim * 16);
 }
 

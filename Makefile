@@ -1,0 +1,222 @@
+# splat: one plain Makefile.
+#
+#   make            shared and static library, build/splatc
+#   make demo       everything on a fresh machine: packages, build, one mask through all stages
+#   make check      everything tests need, then all tests; ends with one line "N passed, M failed"
+#   make help       the targets and the variables
+#
+# All output goes to $(BUILD), so that one tree may be built in several folders at once. No CUDA header or toolkit is
+# needed to build: the driver and NVRTC are opened at run time.
+
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules
+
+VERSION := 0.1.0
+SOVERSION := 0
+SOURCE_DIR := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
+
+# ---- What the user may set ----
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+AR ?= ar
+SAN ?=
+STATIC ?=
+V ?=
+WERROR ?= 1
+PREFIX ?= /usr/local
+DESTDIR ?=
+LIBDIR ?= $(PREFIX)/lib
+comma := ,
+BUILD ?= build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
+
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-7s %s\n' '$(1)' '$(2)')
+
+# ---- Flags ----
+
+OPT ?= $(if $(SAN),-O1,-O2)
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wconversion $(if $(filter 1,$(WERROR)),-Werror)
+SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
+CFLAGS ?=
+LDFLAGS ?=
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE $(OPT) -g $(WARN) $(SAN_FLAGS) -Iinclude -Isrc $(CFLAGS)
+LIB_CFLAGS = $(ALL_CFLAGS) -fPIC -fvisibility=hidden -fopenmp -DSPLAT_BUILDING
+LIB_LIBS := -ldl -lpthread -lm
+CLI_LIBS := -lpng -lz -ljansson
+OPENMP_LIBS := -fopenmp
+
+# STATIC=1: splatc needs nothing but the C library, so that it can be copied to another machine.
+ifneq ($(STATIC),)
+CLI_LIBS := -Wl,-Bstatic -lpng -lz -ljansson -Wl,-Bdynamic
+OPENMP_LIBS := $(if $(findstring clang,$(CC)),-fopenmp -static-openmp,-static-libgcc -Wl$(comma)-Bstatic -lgomp -Wl$(comma)-Bdynamic)
+endif
+
+# ---- Sources, by wildcard: a new file needs no edit here ----
+
+LIB_DIRS := common acsr analysis codegen runtime
+LIB_SOURCES := $(sort $(foreach d,$(LIB_DIRS),$(wildcard src/$(d)/*.c)))
+CLI_SOURCES := $(sort $(wildcard src/cli/*.c))
+UNIT_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
+UNIT_HELPERS := $(sort $(filter-out $(UNIT_SOURCES),$(wildcard tests/unit/*.c)))
+EXAMPLE_SOURCES := $(sort $(wildcard examples/*.c))
+
+object = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+LIB_OBJECTS := $(call object,$(LIB_SOURCES))
+CLI_OBJECTS := $(call object,$(CLI_SOURCES))
+UNIT_HELPER_OBJECTS := $(call object,$(UNIT_HELPERS))
+UNIT_PROGRAMS := $(patsubst %.c,$(BUILD)/%,$(UNIT_SOURCES))
+EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(EXAMPLE_SOURCES))
+
+STATIC_LIB := $(BUILD)/libsplat.a
+SHARED_LIB := $(BUILD)/libsplat.so.$(VERSION)
+SHARED_LINKS := $(BUILD)/libsplat.so.$(SOVERSION) $(BUILD)/libsplat.so
+
+# ---- Targets ----
+
+.PHONY: all lib help demo check tests examples install uninstall clean format format-check lint FORCE
+all: lib $(BUILD)/splatc
+
+lib: $(STATIC_LIB) $(SHARED_LINKS)
+
+help:
+	@echo 'make                  libsplat.a, libsplat.so and splatc, in build/'
+	@echo 'make demo             install what is missing, build, take one mask through all stages'
+	@echo 'make check            install what tests need, build, run all tests'
+	@echo 'make tests            build the test programs only'
+	@echo 'make examples         build examples/*.c into build/examples/'
+	@echo 'make install          PREFIX=/usr/local DESTDIR= LIBDIR=$$PREFIX/lib'
+	@echo 'make uninstall        with the same variables'
+	@echo 'make format           clang-format over the C sources (format-check only tells)'
+	@echo 'make lint             clang-tidy and cppcheck, where installed'
+	@echo 'make clean            remove the build folder'
+	@echo
+	@echo 'BUILD=DIR             where everything goes (build)'
+	@echo 'CC=gcc|clang          OPT=-O2   CFLAGS=   LDFLAGS=   WERROR=0 keeps warnings warnings'
+	@echo 'SAN=address,undefined or SAN=thread: sanitizers, in a build folder of their own'
+	@echo 'STATIC=1              splatc with libpng, zlib, jansson and OpenMP inside: copy it anywhere'
+	@echo 'V=1                   show the commands'
+
+# A changed compiler or flag rebuilds; an unchanged one does not touch the stamps.
+COMPILE_KEY := $(CC) $(OPT) $(WARN) $(SAN_FLAGS) $(CFLAGS)
+LINK_KEY := $(LDFLAGS) $(CLI_LIBS) $(OPENMP_LIBS)
+$(BUILD)/compile.key: FORCE
+	@mkdir -p $(BUILD)
+	@echo '$(COMPILE_KEY)' | cmp -s - $@ || echo '$(COMPILE_KEY)' >$@
+$(BUILD)/link.key: FORCE
+	@mkdir -p $(BUILD)
+	@echo '$(LINK_KEY)' | cmp -s - $@ || echo '$(LINK_KEY)' >$@
+
+# Tells what is missing before the compiler does.
+$(BUILD)/deps.ok: tools/deps.sh
+	@mkdir -p $(BUILD)
+	@CC='$(CC)' tools/deps.sh --tell build
+	@touch $@
+
+$(LIB_OBJECTS): FLAGS = $(LIB_CFLAGS)
+$(CLI_OBJECTS): FLAGS = $(ALL_CFLAGS)
+$(UNIT_HELPER_OBJECTS): FLAGS = $(ALL_CFLAGS)
+
+# The templates are part of the library: embed.c includes their bytes.
+$(BUILD)/obj/src/codegen/embed.o: EXTRA = -DSP_SOURCE_DIR=\"$(SOURCE_DIR)\"
+$(BUILD)/obj/src/codegen/embed.o: $(wildcard templates/*) src/codegen/launch_args.h
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/compile.key | $(BUILD)/deps.ok
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(FLAGS) $(EXTRA) -MMD -MP -c $< -o $@
+
+# A removed source file must leave the library: the archive is made anew, and the list of objects is a prerequisite.
+$(BUILD)/objects.key: FORCE
+	@mkdir -p $(BUILD)
+	@echo '$(LIB_OBJECTS) $(CLI_OBJECTS)' | cmp -s - $@ || echo '$(LIB_OBJECTS) $(CLI_OBJECTS)' >$@
+
+$(STATIC_LIB): $(LIB_OBJECTS) $(BUILD)/objects.key
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $(LIB_OBJECTS)
+
+$(SHARED_LIB): $(LIB_OBJECTS) $(BUILD)/objects.key $(BUILD)/link.key
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared $(SAN_FLAGS) -Wl,-soname,libsplat.so.$(SOVERSION) $(if $(SAN),,-Wl$(comma)-z$(comma)defs) \
+	    $(LIB_OBJECTS) $(LDFLAGS) -fopenmp $(LIB_LIBS) -o $@
+
+$(SHARED_LINKS): $(SHARED_LIB)
+	$(Q)ln -sf $(notdir $(SHARED_LIB)) $@
+
+$(BUILD)/splatc: $(CLI_OBJECTS) $(STATIC_LIB) $(BUILD)/link.key
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(SAN_FLAGS) $(CLI_OBJECTS) $(STATIC_LIB) $(LDFLAGS) $(CLI_LIBS) $(OPENMP_LIBS) $(LIB_LIBS) -o $@
+
+# ---- Tests and examples ----
+
+tests: $(UNIT_PROGRAMS)
+
+$(BUILD)/tests/unit/%: tests/unit/%.c $(UNIT_HELPER_OBJECTS) $(STATIC_LIB) $(BUILD)/compile.key | $(BUILD)/deps.ok
+	$(call say,TEST,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CFLAGS) -fopenmp -MMD -MP -MF $@.d -MT $@ $< $(UNIT_HELPER_OBJECTS) $(STATIC_LIB) \
+	    $(LDFLAGS) -lcmocka $(LIB_LIBS) -o $@
+
+# Examples are built as a user would build them: the public header and the library, nothing else.
+examples: $(EXAMPLES)
+
+$(BUILD)/examples/%: examples/%.c $(STATIC_LIB) $(BUILD)/compile.key | $(BUILD)/deps.ok
+	$(call say,EXAMPLE,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=c11 -O2 -g $(WARN) $(SAN_FLAGS) -Iinclude $(CFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(STATIC_LIB) \
+	    $(LDFLAGS) -fopenmp $(LIB_LIBS) -o $@
+
+check:
+	@tools/deps.sh --install build tests
+	+@$(MAKE) --no-print-directory all tests examples
+	@BUILD='$(BUILD)' SAN='$(SAN)' CC='$(CC)' MAKE='$(MAKE)' tests/run.sh
+
+demo:
+	@tools/deps.sh --install build
+	+@$(MAKE) --no-print-directory all
+	@BUILD='$(BUILD)' tools/demo.sh
+
+# ---- Install ----
+
+PC_EDIT = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|'
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -m 755 $(BUILD)/splatc $(DESTDIR)$(PREFIX)/bin/splatc
+	install -m 644 include/splat.h $(DESTDIR)$(PREFIX)/include/splat.h
+	install -m 644 $(STATIC_LIB) $(DESTDIR)$(LIBDIR)/libsplat.a
+	install -m 755 $(SHARED_LIB) $(DESTDIR)$(LIBDIR)/libsplat.so.$(VERSION)
+	ln -sf libsplat.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libsplat.so.$(SOVERSION)
+	ln -sf libsplat.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libsplat.so
+	$(PC_EDIT) splat.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/splat.pc
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/splatc $(DESTDIR)$(PREFIX)/include/splat.h $(DESTDIR)$(LIBDIR)/libsplat.* \
+	    $(DESTDIR)$(LIBDIR)/pkgconfig/splat.pc
+
+clean:
+	rm -rf $(BUILD)
+
+# ---- Style ----
+
+FORMATTED := $(wildcard include/*.h src/*/*.h src/*/*.c examples/*.c tests/unit/*.c tests/unit/*.h)
+format:
+	clang-format -i $(FORMATTED)
+format-check:
+	clang-format --dry-run --Werror $(FORMATTED)
+# Off: advice to use functions that glibc does not have, a check that takes va_start for a use, padding, and sizes that
+# the analyser cannot see to be positive.
+TIDY := clang-analyzer-*,-clang-analyzer-optin.performance.Padding,-clang-analyzer-optin.portability.UnixAPI,\
+    -clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling,\
+    -clang-analyzer-valist.Uninitialized
+lint:
+	@if command -v clang-tidy >/dev/null; then clang-tidy --quiet --checks='$(TIDY)' --warnings-as-errors='*' \
+	    $(LIB_SOURCES) $(CLI_SOURCES) -- \
+	    -std=c11 -D_GNU_SOURCE -Iinclude -Isrc -DSP_SOURCE_DIR='"$(SOURCE_DIR)"'; else echo 'clang-tidy is not installed'; fi
+	@if command -v cppcheck >/dev/null; then cppcheck --quiet --enable=warning,performance,portability --inline-suppr \
+	    --error-exitcode=1 -Iinclude -Isrc $(LIB_SOURCES) $(CLI_SOURCES); else echo 'cppcheck is not installed'; fi
+
+-include $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(UNIT_HELPER_OBJECTS:.o=.d) $(addsuffix .d,$(UNIT_PROGRAMS) $(EXAMPLES))

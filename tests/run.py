@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+"""Runs every kind of test and sums up: the last line is "N passed, M failed", with ", K skipped" when there are any.
+
+Kinds, in this order; name some on the command line to run only those:
+    unit      tests/unit/test_*.c, cmocka programs that report in TAP
+    pytest    every other folder of tests/ (cli, property, golden, ...)
+    examples  examples/*.c: each must exit with 0 and print something
+    symbols   the shared library exports names of the public header and nothing else
+    install   make install, then an example built with pkg-config against the shared and the static library
+
+Takes BUILD, the folder that make built into, and SAN, the sanitizers it was built with. Keeps logs in $BUILD/test-logs.
+"""
+
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = pathlib.Path(os.environ.get("BUILD", "build"))
+BUILD = BUILD if BUILD.is_absolute() else ROOT / BUILD
+SANITIZERS = [name for name in os.environ.get("SAN", "").split(",") if name]
+LOGS = BUILD / "test-logs"
+PROGRAM_SECONDS = 900
+JOBS = max(1, min(4, os.cpu_count() or 1))
+
+
+class Tally:
+    """Counts results, and prints one line for each group and for each failure."""
+
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+
+    def group(self, name, passed, failures, skipped=0, seconds=0.0):
+        self.passed += passed
+        self.failed += len(failures)
+        self.skipped += skipped
+        counts = f"{passed} passed, {len(failures)} failed" + (f", {skipped} skipped" if skipped else "")
+        print(f"{name}: {counts} ({seconds:.1f} s)", flush=True)
+        for title, detail in failures:
+            print(f"  FAILED {name}: {title}", flush=True)
+            for line in detail.strip().splitlines()[-30:]:
+                print(f"    {line}", flush=True)
+
+    def last_line(self):
+        return f"{self.passed} passed, {self.failed} failed" + (f", {self.skipped} skipped" if self.skipped else "")
+
+
+def environment():
+    """The tests' own cache folder, so that no user's cache is used or filled; sanitizers stop at the first report."""
+    env = dict(os.environ)
+    env.pop("SPLAT_CACHE", None)
+    # Variables of the make that called us are kept, its job server is not ours to use.
+    env["MAKEFLAGS"] = re.sub(r"(--jobserver-\S+|(?<!\S)-j\S*)", "", env.get("MAKEFLAGS", ""))
+    env.update(SPLATC=str(BUILD / "splatc"), SPLAT_LIB=str(BUILD / "libsplat.so"), SPLAT_SOURCE=str(ROOT))
+    if "thread" in SANITIZERS:
+        # GCC's OpenMP is not instrumented: its barriers are invisible to the sanitizer. Threads of our own are seen.
+        env.setdefault("OMP_NUM_THREADS", "1")
+        env.setdefault("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1")
+    if "address" in SANITIZERS:
+        env.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0")
+    return env
+
+
+def call(command, log, extra=None, timeout=PROGRAM_SECONDS, cwd=ROOT):
+    """Runs a command, its output to log and back. The return code is None after a timeout."""
+    env = environment()
+    with tempfile.TemporaryDirectory(prefix="splat-test-") as folder:
+        os.chmod(folder, 0o700)
+        env["SPLAT_CACHE_DIR"] = os.path.join(folder, "cache")
+        env.update(extra or {})
+        try:
+            done = subprocess.run(
+                [str(word) for word in command],
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=timeout,
+            )
+            code, output = done.returncode, done.stdout
+        except subprocess.TimeoutExpired as expired:
+            code, output = None, (expired.stdout or b"") + f"\nstopped after {timeout} s\n".encode()
+    (LOGS / log).write_bytes(output)
+    return code, output.decode(errors="replace")
+
+
+def ending(code):
+    if code is None:
+        return f"took longer than {PROGRAM_SECONDS} s"
+    return f"died by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+# ---- unit ----
+
+
+def parse_tap(output):
+    """Passed, skipped and failures of all TAP groups in a program's output, and how many results were promised."""
+    passed = skipped = promised = 0
+    failures, notes = [], []
+    for line in output.splitlines():
+        plan = re.match(r"1\.\.(\d+)", line)
+        result = re.match(r"(not )?ok \d+ - (.*)", line)
+        if plan:
+            promised += int(plan[1])
+        elif not result:
+            notes.append(line)
+            continue
+        elif result[1]:
+            failures.append((result[2], ""))
+        elif "# SKIP" in line:
+            skipped += 1
+        else:
+            passed += 1
+    if failures:  # cmocka puts the words of a failure after or before its line, on either stream: show them all
+        failures[0] = (failures[0][0], "\n".join(notes))
+    return passed, skipped, failures, promised
+
+
+def run_unit(program):
+    begin = time.monotonic()
+    code, output = call([program], f"{program.name}.log", {"CMOCKA_MESSAGE_OUTPUT": "TAP"})
+    passed, skipped, failures, promised = parse_tap(output)
+    reported = passed + skipped + len(failures)
+    if promised == 0 or reported != promised or (code != 0 and not failures):
+        failures.append((f"{ending(code)} after {reported} of {promised} results", output))
+    return program.name, passed, failures, skipped, time.monotonic() - begin
+
+
+def unit(tally):
+    programs = [BUILD / "tests" / "unit" / source.stem for source in sorted((ROOT / "tests" / "unit").glob("test_*.c"))]
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        for result in pool.map(run_unit, programs):
+            tally.group(*result)
+
+
+# ---- pytest ----
+
+
+def run_pytest(folder):
+    begin = time.monotonic()
+    report = LOGS / f"{folder.name}.xml"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", folder]
+    code, output = call(command, f"{folder.name}.log", {"PYTHONDONTWRITEBYTECODE": "1"}, timeout=3000)
+    passed = skipped = 0
+    failures = []
+    if report.exists():
+        for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
+            trouble = [child for child in case if child.tag in ("failure", "error")]
+            if trouble:
+                failures.append((case.get("name"), f"{trouble[0].get('message')}\n{trouble[0].text or ''}"))
+            elif case.find("skipped") is not None:
+                skipped += 1
+            else:
+                passed += 1
+    if code != 0 and not failures:
+        failures.append((ending(code), output))
+    return f"tests/{folder.name}", passed, failures, skipped, time.monotonic() - begin
+
+
+def pytest(tally):
+    folders = sorted({path.parent for path in (ROOT / "tests").glob("*/test_*.py")})
+    if SANITIZERS:
+        # A sanitized library cannot be loaded into a Python that is not; the tool can be run.
+        folders = [folder for folder in folders if folder.name == "cli"]
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        for result in pool.map(run_pytest, folders):
+            tally.group(*result)
+
+
+# ---- examples, symbols, install ----
+
+
+def examples(tally):
+    begin, passed, failures = time.monotonic(), 0, []
+    for source in sorted((ROOT / "examples").glob("*.c")):
+        code, output = call([BUILD / "examples" / source.stem], f"example-{source.stem}.log")
+        if code == 0 and output.strip():
+            passed += 1
+        else:
+            failures.append((source.stem, f"{output}\n{ending(code)}"))
+    tally.group("examples", passed, failures, seconds=time.monotonic() - begin)
+
+
+def symbols(tally):
+    begin, failures = time.monotonic(), []
+    code, output = call(["nm", "-D", "--defined-only", BUILD / "libsplat.so"], "symbols.log")
+    exported = {line.split()[-1] for line in output.splitlines()} if code == 0 else set()
+    declared = set(re.findall(r"\b(splat_\w+)\(", re.sub(r"/\*.*?\*/", "", (ROOT / "include/splat.h").read_text(), flags=re.S)))
+    if exported - declared:
+        failures.append(("exported but not in splat.h", " ".join(sorted(exported - declared))))
+    if declared - exported:
+        failures.append(("in splat.h but not exported", " ".join(sorted(declared - exported))))
+    tally.group("symbols", 2 - len(failures), failures, seconds=time.monotonic() - begin)
+
+
+def build_against(prefix, folder, kind):
+    """Builds and runs an example as a user of the installed library would; "" or what went wrong."""
+    flags = ["--static"] if kind == "static" else []
+    env = {"PKG_CONFIG_PATH": str(prefix / "lib" / "pkgconfig")}
+    code, words = call(["pkg-config", *flags, "--cflags", "--libs", "splat"], f"pkg-config-{kind}.log", env)
+    if code != 0:
+        return words
+    link = words.split()
+    if kind == "static":
+        link = [str(prefix / "lib" / "libsplat.a") if word == "-lsplat" else word for word in link]
+    program = folder / f"inspect-{kind}"
+    compiler = os.environ.get("CC") or "gcc"
+    code, output = call([compiler, "-std=c11", ROOT / "examples/inspect_plan.c", *link, "-o", program], f"build-{kind}.log")
+    if code == 0:
+        code, output = call([program], f"installed-{kind}.log", {"LD_LIBRARY_PATH": str(prefix / "lib")})
+    return "" if code == 0 and output.strip() else f"{output}\n{ending(code)}"
+
+
+def install(tally):
+    begin, passed, failures = time.monotonic(), 0, []
+    if SANITIZERS:
+        tally.group("install", 0, [], 4)
+        return
+    make = (os.environ.get("MAKE") or "make").split()
+    with tempfile.TemporaryDirectory(prefix="splat-install-") as name:
+        folder = pathlib.Path(name)
+        prefix, staged = folder / "prefix", folder / "stage"
+        code, output = call([*make, "install", f"BUILD={BUILD}", f"PREFIX={prefix}"], "install.log")
+        results = [("make install", "" if code == 0 else output)]
+        code, output = call([*make, "install", f"BUILD={BUILD}", "PREFIX=/usr", f"DESTDIR={staged}"], "install-stage.log")
+        header = staged / "usr/include/splat.h"
+        results.append(("DESTDIR", "" if code == 0 and header.exists() else f"{output}\nno {header}"))
+        for kind in ("shared", "static"):
+            results.append((f"{kind} library through pkg-config", build_against(prefix, folder, kind)))
+    for title, trouble in results:
+        if trouble:
+            failures.append((title, trouble))
+        else:
+            passed += 1
+    tally.group("install", passed, failures, seconds=time.monotonic() - begin)
+
+
+def main():
+    kinds = {"unit": unit, "pytest": pytest, "examples": examples, "symbols": symbols, "install": install}
+    wanted = sys.argv[1:] or list(kinds)
+    for name in wanted:
+        if name not in kinds:
+            sys.exit(f"{name} is no kind of test; it must be one of {', '.join(kinds)}")
+    shutil.rmtree(LOGS, ignore_errors=True)
+    LOGS.mkdir(parents=True)
+    tally = Tally()
+    for name in wanted:
+        kinds[name](tally)
+    print(tally.last_line())
+    sys.exit(1 if tally.failed or not tally.passed else 0)
+
+
+main()
