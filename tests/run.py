@@ -134,11 +134,9 @@ def run_unit(program):
     return program.name, passed, failures, skipped, time.monotonic() - begin
 
 
-def unit(tally):
+def unit_jobs():
     programs = [BUILD / "tests" / "unit" / source.stem for source in sorted((ROOT / "tests" / "unit").glob("test_*.c"))]
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        for result in pool.map(run_unit, programs):
-            tally.group(*result)
+    return [(run_unit, program) for program in programs]
 
 
 # ---- pytest ----
@@ -166,13 +164,18 @@ def run_pytest(folder):
     return f"tests/{folder.name}", passed, failures, skipped, time.monotonic() - begin
 
 
-def pytest(tally):
+def pytest_jobs():
     folders = sorted({path.parent for path in (ROOT / "tests").glob("*/test_*.py")})
     if SANITIZERS:
         # A sanitized library cannot be loaded into a Python that is not; the tool can be run.
         folders = [folder for folder in folders if folder.name == "cli"]
+    return [(run_pytest, folder) for folder in folders]
+
+
+def run_jobs(tally, jobs):
+    """Test programs do not know of each other: they run side by side and are reported in order."""
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        for result in pool.map(run_pytest, folders):
+        for result in pool.map(lambda job: job[0](job[1]), jobs):
             tally.group(*result)
 
 
@@ -245,16 +248,19 @@ def install(tally):
 
 
 def main():
-    kinds = {"unit": unit, "pytest": pytest, "examples": examples, "symbols": symbols, "install": install}
-    wanted = sys.argv[1:] or list(kinds)
+    side_by_side = {"unit": unit_jobs, "pytest": pytest_jobs}
+    alone = {"examples": examples, "symbols": symbols, "install": install}
+    wanted = sys.argv[1:] or [*side_by_side, *alone]
     for name in wanted:
-        if name not in kinds:
-            sys.exit(f"{name} is no kind of test; it must be one of {', '.join(kinds)}")
+        if name not in side_by_side and name not in alone:
+            sys.exit(f"{name} is no kind of test; it must be one of {', '.join([*side_by_side, *alone])}")
     shutil.rmtree(LOGS, ignore_errors=True)
     LOGS.mkdir(parents=True)
     tally = Tally()
+    run_jobs(tally, [job for name in wanted if name in side_by_side for job in side_by_side[name]()])
     for name in wanted:
-        kinds[name](tally)
+        if name in alone:
+            alone[name](tally)
     print(tally.last_line())
     sys.exit(1 if tally.failed or not tally.passed else 0)
 

@@ -93,6 +93,15 @@ static enum splat_status check_plan(const splat_plan *plan)
     return SPLAT_OK;
 }
 
+/* The predicates a kernel is built with: the affine ones, or all. A plan's own set may change with the length of the sequence
+ * (a ragged tail adds an upper bound); the kernel must not. */
+static uint32_t predicate_set(uint32_t needed)
+{
+    const uint32_t affine = 1u << SP_PRED_LOWER | 1u << SP_PRED_UPPER | 1u << SP_PRED_BOUNDS;
+    const uint32_t all = affine | 1u << SP_PRED_TABLE | 1u << SP_PRED_PERIODIC | 1u << SP_PRED_BITS;
+    return needed & all & ~affine ? all : affine;
+}
+
 enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *options, enum splat_arch arch,
                                struct sp_spec *spec)
 {
@@ -123,7 +132,7 @@ enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *opti
         .tile_cols = plan->tile_cols,
         .warps = row->warps,
         .blocks_per_sm = row->blocks_per_sm,
-        .predicate_mask = plan->predicate_mask & ~(1u << SP_PRED_NONE),
+        .predicate_mask = predicate_set(plan->predicate_mask),
         .mask_map = plan->map != NULL,
     };
     if ((status = check_dims(&made)) != SPLAT_OK || (status = check_shape(&made)) != SPLAT_OK ||
