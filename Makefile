@@ -49,10 +49,11 @@ LIB_LIBS := -ldl -lpthread -lm
 CLI_LIBS := -lpng -lz -ljansson
 OPENMP_LIBS := -fopenmp
 
-# STATIC=1: splatc needs nothing but the C library, so that it can be copied to another machine.
+# STATIC=1: splatc needs nothing but the C library, so that it can be copied to another machine. (Built by clang it needs
+# libomp too, which Debian has as a shared library alone.)
 ifneq ($(STATIC),)
 CLI_LIBS := -Wl,-Bstatic -lpng -lz -ljansson -Wl,-Bdynamic
-OPENMP_LIBS := $(if $(findstring clang,$(CC)),-fopenmp -static-openmp,-static-libgcc -Wl$(comma)-Bstatic -lgomp -Wl$(comma)-Bdynamic)
+OPENMP_LIBS := $(if $(findstring clang,$(CC)),-fopenmp,-static-libgcc -Wl$(comma)-Bstatic -lgomp -Wl$(comma)-Bdynamic)
 endif
 
 # ---- Sources, by wildcard: a new file needs no edit here ----

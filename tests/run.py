@@ -45,7 +45,10 @@ class Tally:
         print(f"{name}: {counts} ({seconds:.1f} s)", flush=True)
         for title, detail in failures:
             print(f"  FAILED {name}: {title}", flush=True)
-            for line in detail.strip().splitlines()[-30:]:
+            lines = detail.strip().splitlines()
+            if len(lines) > 40:
+                lines = lines[:20] + ["..."] + lines[-20:]
+            for line in lines:
                 print(f"    {line}", flush=True)
 
     def last_line(self):

@@ -22,6 +22,12 @@ have_header() {
     fi
 }
 
+# clang has OpenMP in a package of its own; gcc brings it.
+have_openmp() {
+    local cc=${CC:-gcc}
+    [ "${cc#*clang}" = "$cc" ] || ! have_command "$cc" || echo '#include <omp.h>' | "$cc" -fopenmp -E -x c - >/dev/null 2>&1
+}
+
 have_venv() { python3 -c 'import venv, ensurepip' >/dev/null 2>&1; }
 
 missing=()
@@ -32,13 +38,14 @@ need() { # need PACKAGE test...
 }
 
 look_build() {
-    need gcc have_command "${CC:-gcc}"
+    need "${CC:-gcc}" have_command "${CC:-gcc}"
     need libc6-dev have_header stdio.h
     need make have_command make
     need pkg-config have_command pkg-config
     need libxxhash-dev have_header xxhash.h
     need libpng-dev have_header png.h
     need libjansson-dev have_header jansson.h
+    need libomp-dev have_openmp
 }
 
 look_tests() {

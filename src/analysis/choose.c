@@ -217,6 +217,11 @@ static double tile_area(const struct shape *shape)
     return (double)(shape->full + shape->partial) * shape->row->rows * shape->row->cols;
 }
 
+static const char *family_name(const struct sp_tune_row *row)
+{
+    return row->family == SP_FAMILY_HOPPER ? "hopper" : "portable";
+}
+
 static void describe(const struct chooser *c, int index, struct sp_candidate *out)
 {
     const struct shape *shape = &c->shapes[index], *best = &c->shapes[0];
@@ -225,8 +230,8 @@ static void describe(const struct chooser *c, int index, struct sp_candidate *ou
     out->full_tiles = shape->full;
     out->partial_tiles = shape->partial;
     snprintf(out->summary, sizeof out->summary,
-             "linear view, %dx%d, %d warps: %lld full + %lld partial tiles, %.1f us", row->rows, row->cols,
-             row->warps, (long long)shape->full, (long long)shape->partial, shape->us);
+             "%s kernel, linear view, %dx%d: %lld full + %lld partial tiles, %.1f us", family_name(row), row->rows,
+             row->cols, (long long)shape->full, (long long)shape->partial, shape->us);
     double slower = shape->us / best->us, area = tile_area(best) > 0 ? tile_area(shape) / tile_area(best) : 1.0;
     if (index == 0 && (c->options->tile_rows || c->options->tile_cols))
         snprintf(out->reason, sizeof out->reason, "forced by tile_rows/tile_cols");
@@ -252,8 +257,8 @@ static void describe_dense(const struct chooser *c, const struct shape *shape, d
     out->predicted_us = us;
     out->full_tiles = 0;
     out->partial_tiles = shape->dense_tiles;
-    snprintf(out->summary, sizeof out->summary, "dense, %dx%d, %d warps: %lld tiles, %.1f us", shape->row->rows,
-             shape->row->cols, shape->row->warps, (long long)shape->dense_tiles, us);
+    snprintf(out->summary, sizeof out->summary, "%s kernel, dense, %dx%d: %lld tiles, %.1f us",
+             family_name(shape->row), shape->row->rows, shape->row->cols, (long long)shape->dense_tiles, us);
     double area = (double)shape->dense_tiles * shape->row->rows * shape->row->cols;
     if (best->full + best->partial == best->dense_tiles)
         snprintf(out->reason, sizeof out->reason,

@@ -127,10 +127,17 @@ void sp_plan_print(const splat_plan *plan, struct sp_strbuf *out);
 
 /* ---- Tune tables: one file a chip ---- */
 
-/* A tile shape the portable kernel is built for, and what a tile of it costs on the chip. */
+/* Which template a kernel is made from. */
+enum sp_kernel_family {
+    SP_FAMILY_PORTABLE = 0, /* attention_sm80.cuh: mma.sync, cp.async; every chip */
+    SP_FAMILY_HOPPER = 1    /* attention_sm90.cuh: wgmma, bulk tensor copies, persistent blocks; sm_90a */
+};
+
+/* A tile shape that kernels are built for, and what a tile of it costs on the chip. */
 struct sp_tune_row {
+    int16_t family;   /* enum sp_kernel_family */
     int16_t max_dim; /* serves head dims up to this: max(head_dim, value_dim) */
-    int16_t rows, cols, warps;
+    int16_t rows, cols, warps; /* warps: of a block; a Hopper block has 4 for every 64 rows and 4 more */
     int16_t blocks_per_sm;
     float full_ns;    /* one FULL tile of dimension max_dim on one block slot, all slots busy */
     float partial_ns; /* extra for PARTIAL, affine predicate */

@@ -1,5 +1,5 @@
-/* The tune tables, one file a chip (struct sp_tune_table is in plan.h). All list the same shapes in the same order:
- * a plan made before the chip is known keeps its tune_row when the chip turns out to be another. */
+/* The tune tables, one file a chip (struct sp_tune_table is in plan.h). A plan is made for one arch
+ * and its tune_row is an index into that arch's table: resolve SPLAT_ARCH_AUTO first. */
 #ifndef SP_TUNE_H
 #define SP_TUNE_H
 

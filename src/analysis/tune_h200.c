@@ -1,29 +1,37 @@
-/* NVIDIA H200 (sm_90a), portable kernel (mma.sync).
+/* NVIDIA H200 (sm_90a): the Hopper kernel, and the portable one for fine masks.
  *
- * Derived, not measured: from an assumed rate of the kernel at each shape (340 TFLOP/s at 128 x 64, D 128, bf16;
- * less for smaller tiles and narrower heads) spread over 132 SMs x blocks_per_sm slots; masking at 12 % of a tile
- * for an affine predicate and 22 % for a table or bitmask; a row tile's prologue and epilogue from its Q and O
- * bytes at the copy rate plus 1.5 us of latency. Replace a row by measured numbers with date, clock and driver.
+ * PORTABLE rows: measured 2026-11-30 on an NVIDIA H200, driver 580.159.04, bf16, by bench/tile_rates.py
+ * (bench/results/2026-11-30-h200-tiles.json). partial_ns is the mean of a lower and an upper bound; a periodic predicate takes
+ * about twice that. HOPPER rows: derived, not measured, from 600 TFLOP/s at D 128 and 480 at D 64.
  * copy_bytes_per_us: measured device copy, 4.26 TB/s, 2026-11-30.
  */
 #include "analysis/tune.h"
 
+#define PORTABLE SP_FAMILY_PORTABLE
+#define HOPPER SP_FAMILY_HOPPER
+
 /* clang-format off */
 static const struct sp_tune_row rows[] = {
-    /* max_dim rows cols warps blocks   full   partial    bits     row
-                            per_sm     ns        ns      ns      ns */
-    {     64,  128,  128,    4,     2,   3972,     477,     874,    4524},
-    {     64,  128,   64,    4,     2,   2035,     244,     448,    4040},
-    {     64,   64,   64,    4,     3,   1850,     222,     407,    3486},
-    {     64,  128,   32,    4,     2,   1313,     158,     289,    3859},
-    {     64,   64,   32,    4,     3,   1174,     141,     258,    3317},
-    {    128,  128,   64,    4,     2,   3257,     391,     716,    6376},
-    {    128,  128,   32,    4,     2,   2171,     261,     478,    6104},
-    {    128,   64,   64,    4,     2,   2035,     244,     448,    4040},
-    {    128,   64,   32,    4,     3,   1970,     236,     433,    5038},
-    {    256,   64,   64,    4,     1,   2326,     279,     512,    4112},
-    {    256,   64,   32,    4,     2,   2626,     315,     578,    6218},
-    {    256,  128,   32,    8,     1,   2326,     279,     512,    6143},
+    /* family   max rows cols warps blocks   full partial  bits   row
+                dim               per_sm     ns      ns    ns    ns */
+    {HOPPER,     64, 128, 128, 12,  1,      1220,    250,  300,  1300},
+    {PORTABLE,   64, 128, 128,  4,  2,      3502,    810,  875,  3547},
+    {PORTABLE,   64, 128,  64,  4,  2,      1892,    544,  577,  3702},
+    {PORTABLE,   64,  64,  64,  4,  3,      1558,    497,  630,  1893},
+    {PORTABLE,   64, 128,  32,  4,  2,      1097,    269,  249,  3118},
+    {PORTABLE,   64,  64,  32,  4,  3,       925,    256,  301,  2698},
+    {HOPPER,    128, 128, 128, 12,  1,      1850,    300,  400,  1800},
+    {HOPPER,    128, 128,  64, 12,  1,      1050,    180,  220,  1800},
+    {PORTABLE,  128, 128,  64,  4,  2,      3078,    510,  538,  5455},
+    {PORTABLE,  128, 128,  32,  4,  2,      1690,    433,  435,  5953},
+    {PORTABLE,  128,  64,  64,  4,  2,      2086,    536,  464,  3366},
+    {PORTABLE,  128,  64,  32,  4,  3,      1594,    480,  344,  4332},
+    {HOPPER,    192, 128,  96, 12,  1,      2220,    250,  320,  3000},
+    {HOPPER,    192, 128,  64, 12,  1,      1600,    180,  220,  3000},
+    {HOPPER,    256, 128,  64, 12,  1,      2010,    180,  220,  4000},
+    {PORTABLE,  256,  64,  64,  4,  1,      1733,    499,  385,  3059},
+    {PORTABLE,  256,  64,  32,  4,  2,      1988,    605,  542,  5902},
+    {PORTABLE,  256, 128,  32,  8,  1,      2314,    301,  335,  5684},
 };
 /* clang-format on */
 
@@ -31,7 +39,7 @@ const struct sp_tune_table sp_tune_h200 = {
     .chip = "H200",
     .sm_count = 132,
     .copy_bytes_per_us = 4.26e+06,
-    .launch_us = 3.0,
+    .launch_us = 3.9,
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
 };

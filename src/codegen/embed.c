@@ -18,5 +18,8 @@
                                   "\"\n" HIDDEN("sp_file_" name "_end") ".byte 0\n.popsection\n")
 
 EMBED("attention_sm80", "templates/attention_sm80.cuh");
+EMBED("attention_sm90", "templates/attention_sm90.cuh");
+EMBED("attention_common", "templates/attention_common.cuh");
 EMBED("ptx_sm80", "templates/ptx_sm80.cuh");
+EMBED("ptx_sm90", "templates/ptx_sm90.cuh");
 EMBED("launch_args", "src/codegen/launch_args.h");

@@ -4,7 +4,7 @@
 
 #include "codegen/spec.h"
 
-/* Bytes of dynamic shared memory a block of the portable kernel takes; the kernel asserts the same number. */
+/* Bytes of dynamic shared memory a block takes; the kernel asserts the same number. */
 int64_t sp_spec_shared_bytes(const struct sp_spec *spec);
 
 /* Appends the names of the predicates of the spec, "lower, bits", or "none". */
@@ -14,9 +14,18 @@ void sp_emit_predicate_names(const struct sp_spec *spec, struct sp_strbuf *out);
  * the one that a tile's kind asks for. SPLAT_INTERNAL when the spec names a kind that has no emitter. */
 enum splat_status sp_emit_predicates(const struct sp_spec *spec, struct sp_strbuf *out);
 
+/* Appends the warpgroup products of a Hopper kernel: wgmma_scores_step and wgmma_values_step. */
+enum splat_status sp_emit_wgmma(const struct sp_spec *spec, struct sp_strbuf *out);
+
+/* Whether the results of a Hopper kernel leave through the memory of q, for want of room of their own. */
+int sp_spec_o_in_q(const struct sp_spec *spec);
+
 /* Files taken into the library when it is built (embed.c). [begin, end), not NUL-terminated. */
 extern const char sp_file_attention_sm80_begin[], sp_file_attention_sm80_end[];
+extern const char sp_file_attention_sm90_begin[], sp_file_attention_sm90_end[];
+extern const char sp_file_attention_common_begin[], sp_file_attention_common_end[];
 extern const char sp_file_ptx_sm80_begin[], sp_file_ptx_sm80_end[];
+extern const char sp_file_ptx_sm90_begin[], sp_file_ptx_sm90_end[];
 extern const char sp_file_launch_args_begin[], sp_file_launch_args_end[];
 
 #endif

@@ -92,10 +92,11 @@ static void emit_table(struct sp_strbuf *out)
 {
     begin_function(out, "table[2r] <= j < table[2r + 1], r = row within the tile", "table");
     begin_rows(out);
-    sp_strbuf_puts(out, "        const unsigned words = tile.words + 8 * (tile.tile_row + 8 * r);\n"
-                        "        const int lo = relative(tile, static_cast<int>(load_shared_u32(words)));\n"
-                        "        const int hi = relative(tile, static_cast<int>(load_shared_u32(words + 4)));\n"
-                        "        const int width = hi > lo ? hi - lo : 0;\n");
+    sp_strbuf_puts(out,
+                   "        const int words = 8 * (tile.tile_row + 8 * r);\n"
+                   "        const int lo = relative(tile, static_cast<int>(mask_word(tile.source, words)));\n"
+                   "        const int hi = relative(tile, static_cast<int>(mask_word(tile.source, words + 4)));\n"
+                   "        const int width = hi > lo ? hi - lo : 0;\n");
     end_function(out, outside_interval);
 }
 
@@ -139,12 +140,12 @@ static void emit_bits(struct sp_strbuf *out)
 {
     begin_function(out, "bit j - first column of the tile of the row's words", "bits");
     begin_rows(out);
-    sp_strbuf_puts(out, "        const unsigned words = tile.words + (tile.tile_row + 8 * r) * BITS_ROW_BYTES;\n"
+    sp_strbuf_puts(out, "        const int words = (tile.tile_row + 8 * r) * BITS_ROW_BYTES;\n"
                         "        unsigned word = 0;\n"
                         "#pragma unroll\n"
                         "        for (int block = 0; block < COL_BLOCKS; ++block) {\n"
                         "            if (block % 4 == 0)\n"
-                        "                word = load_shared_u32(words + block) >> tile.column % 8;\n"
+                        "                word = mask_word(tile.source, words + block) >> tile.column % 8;\n"
                         "#pragma unroll\n"
                         "            for (int e = 0; e < 2; ++e)\n"
                         "                if (!(word >> (8 * (block % 4) + e) & 1))\n"

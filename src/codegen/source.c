@@ -18,38 +18,57 @@ static enum splat_status write_params(const struct sp_spec *spec, struct sp_strb
     sp_strbuf_printf(out, "constexpr int VALUE_DIM = %d;\n", (int)spec->value_dim);
     sp_strbuf_printf(out, "constexpr int TILE_ROWS = %d;\n", (int)spec->tile_rows);
     sp_strbuf_printf(out, "constexpr int TILE_COLS = %d;\n", (int)spec->tile_cols);
-    sp_strbuf_printf(out, "constexpr int WARPS = %d;\n", (int)spec->warps);
-    sp_strbuf_printf(out, "constexpr int BLOCKS_PER_SM = %d;\n", (int)spec->blocks_per_sm);
+    if (spec->family == SP_FAMILY_HOPPER) {
+        int three = spec->tile_rows == 192;
+        sp_strbuf_printf(out, "constexpr int CONSUMER_REGISTERS = %d;\n", three ? 160 : 232);
+        sp_strbuf_printf(out, "constexpr int PRODUCER_REGISTERS = %d;\n", three ? 32 : 40);
+        sp_strbuf_printf(out, "constexpr bool O_IN_Q = %s;\n", sp_spec_o_in_q(spec) ? "true" : "false");
+    } else {
+        sp_strbuf_printf(out, "constexpr int WARPS = %d;\n", (int)spec->warps);
+        sp_strbuf_printf(out, "constexpr int BLOCKS_PER_SM = %d;\n", (int)spec->blocks_per_sm);
+    }
     sp_strbuf_printf(out, "constexpr bool MASK_MAP = %s;\n", spec->mask_map ? "true" : "false");
     sp_strbuf_printf(out, "constexpr unsigned PREDICATE_MASK = 0x%x;\n", (unsigned)spec->predicate_mask);
     sp_strbuf_printf(out, "constexpr int SHARED_BYTES = %lld;\n", (long long)sp_spec_shared_bytes(spec));
     return SPLAT_OK;
 }
 
+static enum splat_status paste(const char *begin, const char *end, struct sp_strbuf *out)
+{
+    sp_strbuf_add(out, begin, (size_t)(end - begin));
+    return SPLAT_OK;
+}
+
 static enum splat_status paste_launch_args(const struct sp_spec *spec, struct sp_strbuf *out)
 {
     (void)spec;
-    sp_strbuf_add(out, sp_file_launch_args_begin, (size_t)(sp_file_launch_args_end - sp_file_launch_args_begin));
-    return SPLAT_OK;
+    return paste(sp_file_launch_args_begin, sp_file_launch_args_end, out);
 }
 
 static enum splat_status paste_ptx(const struct sp_spec *spec, struct sp_strbuf *out)
 {
-    (void)spec;
-    sp_strbuf_add(out, sp_file_ptx_sm80_begin, (size_t)(sp_file_ptx_sm80_end - sp_file_ptx_sm80_begin));
-    return SPLAT_OK;
+    enum splat_status status = paste(sp_file_ptx_sm80_begin, sp_file_ptx_sm80_end, out);
+    if (status == SPLAT_OK && spec->family == SP_FAMILY_HOPPER)
+        status = paste(sp_file_ptx_sm90_begin, sp_file_ptx_sm90_end, out);
+    return status;
 }
+
+#define PORTABLE (1 << SP_FAMILY_PORTABLE)
+#define HOPPER   (1 << SP_FAMILY_HOPPER)
 
 struct region {
     const char *name;
-    enum splat_status (*write)(const struct sp_spec *spec, struct sp_strbuf *out);
+    int families; /* whose templates must have it */
+    enum splat_status (*write)(const struct sp_spec *spec, struct sp_strbuf *out); /* NULL: the common template */
 };
 
 static const struct region regions[] = {
-    {"params", write_params},
-    {"launch_args", paste_launch_args},
-    {"ptx", paste_ptx},
-    {"predicates", sp_emit_predicates},
+    {"params", PORTABLE | HOPPER, write_params},
+    {"launch_args", PORTABLE | HOPPER, paste_launch_args},
+    {"ptx", PORTABLE | HOPPER, paste_ptx},
+    {"common", PORTABLE | HOPPER, NULL},
+    {"predicates", PORTABLE | HOPPER, sp_emit_predicates},
+    {"wgmma", HOPPER, sp_emit_wgmma},
 };
 
 #define REGION_COUNT (sizeof regions / sizeof regions[0])
@@ -58,6 +77,12 @@ static const struct region regions[] = {
 
 static const char region_begin[] = "// splat:region(";
 static const char region_end[] = "// splat:end";
+
+struct splicer {
+    const struct sp_spec *spec;
+    struct sp_strbuf *out;
+    int filled[REGION_COUNT];
+};
 
 static int starts_with(const char *line, size_t size, const char *prefix)
 {
@@ -77,42 +102,57 @@ static size_t find_region(const char *line, size_t size)
     return REGION_COUNT;
 }
 
-/* Copies [text, end) line by line, each region replaced by what its writer gives. */
-static enum splat_status splice(const struct sp_spec *spec, const char *text, const char *end,
-                                struct sp_strbuf *out)
+static enum splat_status splice(struct splicer *s, const char *text, const char *end);
+
+static enum splat_status fill_region(struct splicer *s, const char *line, size_t size)
 {
-    int filled[REGION_COUNT] = {0};
+    size_t r = find_region(line, size);
+    if (r == REGION_COUNT || s->filled[r])
+        return sp_fail(SPLAT_INTERNAL, "template line \"%.*s\" is %s", (int)size, line,
+                       r == REGION_COUNT ? "a region that no writer knows" : "a region that was filled before");
+    s->filled[r] = 1;
+    if (regions[r].write)
+        return regions[r].write(s->spec, s->out);
+    return splice(s, sp_file_attention_common_begin, sp_file_attention_common_end);
+}
+
+/* Copies [text, end) line by line, each region replaced by what its writer gives. */
+static enum splat_status splice(struct splicer *s, const char *text, const char *end)
+{
     int inside = 0;
     for (const char *line = text; line < end;) {
         const char *newline = memchr(line, '\n', (size_t)(end - line));
         const char *next = newline ? newline + 1 : end;
         size_t size = (size_t)((newline ? newline : end) - line);
-        if (starts_with(line, size, region_begin)) {
-            size_t r = find_region(line, size);
-            if (inside || r == REGION_COUNT || filled[r])
-                return sp_fail(SPLAT_INTERNAL, "template line \"%.*s\" is %s", (int)size, line,
-                               inside              ? "inside another region"
-                               : r == REGION_COUNT ? "a region that no writer knows"
-                                                   : "a region that was filled before");
-            enum splat_status status = regions[r].write(spec, out);
+        int begins = starts_with(line, size, region_begin);
+        int ends = size == strlen(region_end) && starts_with(line, size, region_end);
+        if ((begins && inside) || (ends && !inside))
+            return sp_fail(SPLAT_INTERNAL, "template line \"%.*s\" is %s", (int)size, line,
+                           begins ? "inside another region" : "the end of a region that was not begun");
+        if (begins) {
+            enum splat_status status = fill_region(s, line, size);
             if (status != SPLAT_OK)
                 return status;
-            filled[r] = inside = 1;
-        } else if (size == strlen(region_end) && starts_with(line, size, region_end)) {
-            if (!inside)
-                return sp_fail(SPLAT_INTERNAL, "a template ends a region that was not begun");
-            inside = 0;
-        } else if (!inside) {
-            sp_strbuf_add(out, line, (size_t)(next - line));
         }
+        inside = begins || (inside && !ends);
+        if (!inside && !ends)
+            sp_strbuf_add(s->out, line, (size_t)(next - line));
         line = next;
     }
-    if (inside)
-        return sp_fail(SPLAT_INTERNAL, "a template does not end its last region");
-    for (size_t r = 0; r < REGION_COUNT; ++r)
-        if (!filled[r])
-            return sp_fail(SPLAT_INTERNAL, "the template has no region \"%s\"", regions[r].name);
-    return SPLAT_OK;
+    return inside ? sp_fail(SPLAT_INTERNAL, "a template does not end its last region") : SPLAT_OK;
+}
+
+static enum splat_status assemble(const struct sp_spec *spec, struct sp_strbuf *out)
+{
+    struct splicer s = {.spec = spec, .out = out};
+    int hopper = spec->family == SP_FAMILY_HOPPER;
+    enum splat_status status = splice(&s, hopper ? sp_file_attention_sm90_begin : sp_file_attention_sm80_begin,
+                                      hopper ? sp_file_attention_sm90_end : sp_file_attention_sm80_end);
+    for (size_t r = 0; r < REGION_COUNT && status == SPLAT_OK; ++r)
+        if (s.filled[r] != (regions[r].families >> spec->family & 1))
+            status = sp_fail(SPLAT_INTERNAL, "the template %s region \"%s\"",
+                             s.filled[r] ? "must not have the" : "has no", regions[r].name);
+    return status;
 }
 
 /* ---- The text ---- */
@@ -123,8 +163,14 @@ static void write_opening(const struct sp_spec *spec, struct sp_strbuf *out)
     sp_strbuf_puts(out, "// splat: attention kernel, generated.\n//\n");
     sp_strbuf_printf(out, "//   type        %s, head dim %d, value dim %d\n",
                      spec->dtype == SPLAT_BF16 ? "bf16" : "fp16", (int)spec->head_dim, (int)spec->value_dim);
-    sp_strbuf_printf(out, "//   tile        %d queries x %d keys, %d warps of %d queries\n", (int)spec->tile_rows,
-                     (int)spec->tile_cols, (int)spec->warps, (int)(spec->tile_rows / spec->warps));
+    if (spec->family == SP_FAMILY_HOPPER)
+        sp_strbuf_printf(
+            out, "//   tile        %d queries x %d keys, %d consumer warpgroups of 64 queries and a producer\n",
+            (int)spec->tile_rows, (int)spec->tile_cols, (int)spec->tile_rows / 64);
+    else
+        sp_strbuf_printf(out, "//   tile        %d queries x %d keys, %d warps of %d queries\n",
+                         (int)spec->tile_rows, (int)spec->tile_cols, (int)spec->warps,
+                         (int)(spec->tile_rows / spec->warps));
     sp_strbuf_puts(out, "//   predicates  ");
     sp_emit_predicate_names(spec, out);
     sp_strbuf_printf(out, "\n//   masks       %s\n",
@@ -142,9 +188,10 @@ enum splat_status sp_source_make(const struct sp_spec *spec, struct sp_source *s
         .entry = "splat_attention",
         .threads = 32 * spec->warps,
         .shared_bytes = (int32_t)sp_spec_shared_bytes(spec),
+        .persistent = spec->family == SP_FAMILY_HOPPER,
     };
     write_opening(spec, &made.text);
-    enum splat_status status = splice(spec, sp_file_attention_sm80_begin, sp_file_attention_sm80_end, &made.text);
+    enum splat_status status = assemble(spec, &made.text);
     if (status == SPLAT_OK && made.text.failed)
         status = sp_no_memory("generated source", made.text.size);
     if (status != SPLAT_OK) {

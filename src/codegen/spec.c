@@ -19,8 +19,25 @@ static int64_t odd_chunks(int64_t dim_bytes)
     return 16 * (dim_bytes / 16 | 1);
 }
 
+/* The layout of attention_sm90.cuh: q, two stages of k and of v, results unless they share q's memory, barriers and
+ * flags, and what rounding up to 1024 may take. */
+static int64_t hopper_bytes(const struct sp_spec *spec, int o_in_q)
+{
+    int64_t head = (spec->head_dim + 63) / 64 * 128, value = (spec->value_dim + 63) / 64 * 128;
+    return spec->tile_rows * head + 2 * spec->tile_cols * (head + value) + (o_in_q ? 0 : spec->tile_rows * value) +
+           8 * 12 + 4 * 2 * 3 + 1024;
+}
+
+int sp_spec_o_in_q(const struct sp_spec *spec)
+{
+    return hopper_bytes(spec, 0) > shared_limit(spec->arch) &&
+           (spec->value_dim + 63) / 64 <= (spec->head_dim + 63) / 64;
+}
+
 int64_t sp_spec_shared_bytes(const struct sp_spec *spec)
 {
+    if (spec->family == SP_FAMILY_HOPPER)
+        return hopper_bytes(spec, sp_spec_o_in_q(spec));
     int64_t k_pitch = odd_chunks(2 * ((spec->head_dim + 15) / 16 * 16));
     int64_t v_pitch = odd_chunks(2 * spec->value_dim);
     int64_t q_pitch = k_pitch > v_pitch ? k_pitch : v_pitch;
@@ -46,6 +63,17 @@ static enum splat_status check_dims(const struct sp_spec *spec)
 static enum splat_status check_shape(const struct sp_spec *spec)
 {
     int rows = spec->tile_rows, cols = spec->tile_cols, warps = spec->warps;
+    if (spec->family == SP_FAMILY_HOPPER) {
+        if (spec->arch != SPLAT_ARCH_SM90A)
+            return sp_fail(SPLAT_UNSUPPORTED, "arch is sm_%d; the Hopper kernel needs sm_90a", (int)spec->arch);
+        if ((rows != 128 && rows != 192) || warps != rows / 16 + 4 || cols < 32 || cols > 256 || cols % 32 != 0)
+            return sp_fail(
+                SPLAT_UNSUPPORTED,
+                "tile %dx%d with %d warps; the Hopper kernel takes 128 or 192 rows, a multiple of 32 columns "
+                "up to 256, and 4 warps for every 64 rows and 4 more",
+                rows, cols, warps);
+        return SPLAT_OK;
+    }
     if (warps != 4 && warps != 8)
         return sp_fail(SPLAT_UNSUPPORTED, "warps is %d; the kernel is built for 4 or 8", warps);
     if (rows != 16 * warps && rows != 32 * warps)
@@ -93,8 +121,8 @@ static enum splat_status check_plan(const splat_plan *plan)
     return SPLAT_OK;
 }
 
-/* The predicates a kernel is built with: the affine ones, or all. A plan's own set may change with the length of the sequence
- * (a ragged tail adds an upper bound); the kernel must not. */
+/* The predicates a kernel is built with: the affine ones, or all. A plan's own set may change with the length of
+ * the sequence (a ragged tail adds an upper bound); the kernel must not. */
 static uint32_t predicate_set(uint32_t needed)
 {
     const uint32_t affine = 1u << SP_PRED_LOWER | 1u << SP_PRED_UPPER | 1u << SP_PRED_BOUNDS;
@@ -124,6 +152,7 @@ enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *opti
                        (int)plan->tile_rows, (int)plan->tile_cols, (int)plan->tune_row, tune->chip, row->rows,
                        row->cols);
     struct sp_spec made = {
+        .family = (enum sp_kernel_family)row->family,
         .arch = arch,
         .dtype = options->dtype,
         .head_dim = (int32_t)options->head_dim,
@@ -144,6 +173,7 @@ enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *opti
 
 void sp_spec_print(const struct sp_spec *spec, struct sp_strbuf *out)
 {
+    sp_strbuf_printf(out, "family         %s\n", spec->family == SP_FAMILY_HOPPER ? "hopper" : "portable");
     sp_strbuf_printf(out, "arch           sm_%d%s\n", (int)spec->arch, spec->arch == SPLAT_ARCH_SM90A ? "a" : "");
     sp_strbuf_printf(out, "dtype          %s\n", spec->dtype == SPLAT_BF16 ? "bf16" : "fp16");
     sp_strbuf_printf(out, "head_dim       %d\n", (int)spec->head_dim);

@@ -8,6 +8,7 @@
 #include "splat.h"
 
 struct sp_spec {
+    enum sp_kernel_family family;
     enum splat_arch arch;   /* SM80 or SM90A, never AUTO */
     enum splat_dtype dtype; /* FP16 or BF16 */
     int32_t head_dim, value_dim;
@@ -28,6 +29,7 @@ struct sp_source {
     char entry[64];     /* name of the __global__ function, extern "C" */
     int32_t threads;    /* a block */
     int32_t shared_bytes; /* dynamic shared memory a block */
+    int32_t persistent;   /* 1: the grid is as many blocks as run at once, and tensor maps follow the arguments */
 };
 
 enum splat_status sp_source_make(const struct sp_spec *spec, struct sp_source *source);

@@ -6,7 +6,8 @@
  *
  * Keeps true:
  * - An item is computed by one thread in a fixed order, and the inner loops have eight lanes whatever the
- *   instruction set: the results depend neither on the number of threads nor on whether the processor has AVX2.
+ *   instruction set: the results depend neither on the number of threads nor on whether the processor has AVX2 (a
+ *   NaN's sign and payload aside).
  * - A masked score becomes -inf by selection, and a masked key of v is multiplied only when the whole tile of v is
  *   finite, so that NaN and Inf at masked keys stay there. At allowed keys they show.
  * - Rows from q_len and keys from kv_len on are never read.
@@ -55,13 +56,14 @@ struct tile {
     int nonfinite;      /* v has a NaN or an Inf */
 };
 
-struct kernels;
+struct engine;
+typedef void (*tile_fn)(const struct engine *e, const struct scratch *s, const struct tile *tile);
 
 /* What all threads share. */
 struct engine {
     const splat_plan *plan;
     const splat_attention_args *args;
-    const struct kernels *kernels;
+    tile_fn compute_tile;
     enum splat_dtype dtype;
     int64_t M, N, D;          /* tile rows, tile columns, head dim */
     int64_t value_dim, pitch; /* pitch: value_dim rounded up to COL_GROUP */
@@ -208,16 +210,10 @@ INLINE void compute_tile(const struct engine *e, const struct scratch *s, const 
 
 /* ---- Instruction sets ---- */
 
-struct kernels {
-    void (*compute_tile)(const struct engine *e, const struct scratch *s, const struct tile *tile);
-};
-
 static void compute_tile_baseline(const struct engine *e, const struct scratch *s, const struct tile *tile)
 {
     compute_tile(e, s, tile);
 }
-
-static const struct kernels baseline = {compute_tile_baseline};
 
 #if defined(__x86_64__)
 /* AVX2 without FMA: the same operations, so the same bits. */
@@ -226,48 +222,25 @@ __attribute__((target("avx2"))) static void compute_tile_avx2(const struct engin
 {
     compute_tile(e, s, tile);
 }
-
-static const struct kernels avx2 = {compute_tile_avx2};
 #endif
 
-static const struct kernels *choose_kernels(void)
+static tile_fn choose_compute_tile(void)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2"))
-        return &avx2;
+        return compute_tile_avx2;
 #endif
-    return &baseline;
+    return compute_tile_baseline;
 }
 
 /* ---- Loading ---- */
-
-static size_t element_size(enum splat_dtype dtype)
-{
-    return dtype == SPLAT_FP32 ? sizeof(float) : sizeof(uint16_t);
-}
 
 /* Row `row` of one (batch, head). */
 static void *row_address(const struct engine *e, const splat_tensor *tensor, int64_t batch, int64_t head,
                          int64_t row)
 {
     int64_t at = batch * tensor->batch_stride + head * tensor->head_stride + row * tensor->row_stride;
-    return (char *)tensor->data + at * (int64_t)element_size(e->dtype);
-}
-
-static void widen_row(enum splat_dtype dtype, const void *source, int64_t count, float *out)
-{
-    const uint16_t *halves = source;
-    if (dtype == SPLAT_FP32) {
-        memcpy(out, source, (size_t)count * sizeof *out);
-    } else if (dtype == SPLAT_BF16) {
-#pragma omp simd
-        for (int64_t d = 0; d < count; d++)
-            out[d] = sp_bf16_to_float(halves[d]);
-    } else {
-#pragma omp simd
-        for (int64_t d = 0; d < count; d++)
-            out[d] = sp_fp16_to_float(halves[d]);
-    }
+    return (char *)tensor->data + at * (int64_t)sp_element_size(e->dtype);
 }
 
 static void load_queries(const struct engine *e, const struct scratch *s, int64_t batch, int64_t head, int64_t row0,
@@ -276,7 +249,7 @@ static void load_queries(const struct engine *e, const struct scratch *s, int64_
     memset(s->q, 0, (size_t)(e->M * e->D) * sizeof(float));
     for (int64_t r = 0; r < rows; r++) {
         float *out = s->q + r / ROW_GROUP * ROW_GROUP * e->D + r % ROW_GROUP;
-        widen_row(e->dtype, row_address(e, &e->args->q, batch, head, row0 + r), e->D, s->rows);
+        sp_widen(e->dtype, row_address(e, &e->args->q, batch, head, row0 + r), e->D, s->rows);
         for (int64_t d = 0; d < e->D; d++)
             out[d * ROW_GROUP] = s->rows[d];
     }
@@ -290,7 +263,7 @@ static void load_keys(const struct engine *e, const struct scratch *s, int64_t b
         for (int64_t l = 0; l < LANES; l++) {
             float *row = s->rows + l * e->D;
             if (n + l < cols)
-                widen_row(e->dtype, row_address(e, &e->args->k, batch, head, col0 + n + l), e->D, row);
+                sp_widen(e->dtype, row_address(e, &e->args->k, batch, head, col0 + n + l), e->D, row);
             else
                 memset(row, 0, (size_t)e->D * sizeof *row);
         }
@@ -307,7 +280,7 @@ static int load_values(const struct engine *e, const struct scratch *s, int64_t 
     int found = 0;
     for (int64_t n = 0; n < cols; n++) {
         float *row = s->v + n * e->pitch;
-        widen_row(e->dtype, row_address(e, &e->args->v, batch, head, col0 + n), e->value_dim, row);
+        sp_widen(e->dtype, row_address(e, &e->args->v, batch, head, col0 + n), e->value_dim, row);
 #pragma omp simd reduction(| : found)
         for (int64_t c = 0; c < e->value_dim; c++)
             found |= (sp_float_bits(row[c]) & 0x7f800000u) == 0x7f800000u;
@@ -395,7 +368,7 @@ static void visit_tile(const struct engine *e, const struct scratch *s, const st
         for (int64_t r = 0; r < rows; r++)
             allow_row(e, segment, t, row0, col0, tile.cols, r, s->allowed + r * e->N);
     }
-    e->kernels->compute_tile(e, s, &tile);
+    e->compute_tile(e, s, &tile);
 }
 
 static void store_row(const struct engine *e, const float *o, float sum, void *out)
@@ -475,7 +448,7 @@ static enum splat_status check_plan(const splat_plan *plan)
 static struct engine make_engine(const splat_plan *plan, const splat_options *options,
                                  const splat_attention_args *args)
 {
-    struct engine e = {.plan = plan, .args = args, .kernels = choose_kernels(), .dtype = options->dtype};
+    struct engine e = {.plan = plan, .args = args, .compute_tile = choose_compute_tile(), .dtype = options->dtype};
     e.M = plan->tile_rows;
     e.N = plan->tile_cols;
     e.D = options->head_dim;

@@ -1,4 +1,4 @@
-/* The 16-bit types of the CPU engine, converted in software.
+/* The element types of the CPU engine; the 16-bit ones are converted in software.
  *
  * Narrowing rounds to nearest, ties to even; overflow gives infinity and NaN stays NaN. Widening is exact, fp16
  * subnormals included. Written without branches where a loop over them is to be vectorised.
@@ -8,6 +8,8 @@
 
 #include <stdint.h>
 #include <string.h>
+
+#include "splat.h"
 
 static inline uint32_t sp_float_bits(float value)
 {
@@ -57,6 +59,28 @@ static inline uint16_t sp_float_to_fp16(float value)
         return (uint16_t)(sign | (sp_float_bits(sp_bits_float(size) + 0.5f) - sp_float_bits(0.5f)));
     size -= 112u << 23;
     return (uint16_t)(sign | (size + 0xfffu + (size >> 13 & 1u)) >> 13);
+}
+
+static inline size_t sp_element_size(enum splat_dtype dtype)
+{
+    return dtype == SPLAT_FP32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+/* `count` elements as floats. */
+static inline void sp_widen(enum splat_dtype dtype, const void *source, int64_t count, float *out)
+{
+    const uint16_t *halves = source;
+    if (dtype == SPLAT_FP32) {
+        memcpy(out, source, (size_t)count * sizeof *out);
+    } else if (dtype == SPLAT_BF16) {
+#pragma omp simd
+        for (int64_t d = 0; d < count; d++)
+            out[d] = sp_bf16_to_float(halves[d]);
+    } else {
+#pragma omp simd
+        for (int64_t d = 0; d < count; d++)
+            out[d] = sp_fp16_to_float(halves[d]);
+    }
 }
 
 #endif

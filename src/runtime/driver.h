@@ -46,6 +46,10 @@ typedef uint64_t sp_cu_pointer;
       (sp_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,               \
        unsigned block_y, unsigned block_z, unsigned shared_bytes, sp_cu_stream stream, void **parameters,          \
        void **extra))                                                                                              \
+    F("cuTensorMapEncodeTiled", tensor_map_encode,                                                                 \
+      (void *map, int type, uint32_t rank, void *address, const uint64_t *dims, const uint64_t *strides,           \
+       const uint32_t *box, const uint32_t *element_strides, int interleave, int swizzle, int promotion,           \
+       int fill))                                                                                                  \
     F("cuEventCreate", event_create, (sp_cu_event * event, unsigned flags))                                        \
     F("cuEventDestroy_v2", event_destroy, (sp_cu_event event))                                                     \
     F("cuEventRecord", event_record, (sp_cu_event event, sp_cu_stream stream))                                     \
@@ -69,6 +73,9 @@ enum {
     SP_DEVICE_SHARED_BYTES_OPTIN = 97,
     SP_FUNCTION_MAX_DYNAMIC_SHARED_BYTES = 8
 };
+
+/* Constants of cuTensorMapEncodeTiled. */
+enum { SP_TENSOR_FP16 = 6, SP_TENSOR_BF16 = 9, SP_TENSOR_SWIZZLE_128 = 3, SP_TENSOR_PROMOTE_256 = 3 };
 
 /* Opens and initialises the driver once; later calls are cheap. SPLAT_NO_DEVICE, with the reason, when there is no
  * driver or no device. */

@@ -196,6 +196,10 @@ static enum splat_status load_module(splat_kernel *kernel, const struct sp_image
     if (status == SPLAT_OK)
         status = sp_driver_check(driver, driver->device_get_attribute(&l2, SP_DEVICE_L2_BYTES, device),
                                  "cuDeviceGetAttribute");
+    if (status == SPLAT_OK)
+        status = sp_driver_check(
+            driver, driver->device_get_attribute(&kernel->multiprocessors, SP_DEVICE_MULTIPROCESSORS, device),
+            "cuDeviceGetAttribute");
     kernel->l2_bytes = l2;
     if (status == SPLAT_OK && source->shared_bytes > limit)
         status = sp_fail(SPLAT_UNSUPPORTED,
@@ -257,6 +261,7 @@ static enum splat_status load_gpu(splat_context *context, splat_kernel *kernel, 
     fill_args(kernel);
     kernel->block_threads = source.threads;
     kernel->shared_bytes = source.shared_bytes;
+    kernel->persistent = source.persistent;
     sp_source_free(&source);
     return status;
 }

@@ -24,6 +24,8 @@ struct splat_kernel {
     sp_cu_pointer tables;
     struct sp_launch_args args; /* all that does not change from run to run */
     int block_threads, shared_bytes;
+    int persistent; /* as in struct sp_source */
+    int multiprocessors;
     int64_t l2_bytes;
     splat_compile_info info;
 };

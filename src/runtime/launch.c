@@ -1,5 +1,6 @@
 /* splat_run: checks the arguments, fills in what changes from run to run, launches. No allocation, no
  * synchronisation, no shared state: any number of threads may run one kernel at once. */
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 
@@ -10,7 +11,7 @@
 /* ---- Checks ---- */
 
 struct operand {
-    const char *name;
+    const char *name, *dot; /* a stride is called <name><dot><axis>_stride */
     const splat_tensor *tensor;
     int64_t heads, rows, dim;
     int written;
@@ -22,27 +23,27 @@ static enum splat_status check_stride(const struct operand *x, const char *axis,
     if (extent <= 1)
         return SPLAT_OK;
     if (stride < 0)
-        return sp_fail(SPLAT_INVALID, "%s.%s_stride is %lld; it must not be negative", x->name, axis,
+        return sp_fail(SPLAT_INVALID, "%s%s%s_stride is %lld; it must not be negative", x->name, x->dot, axis,
                        (long long)stride);
-    if (stride > INT64_MAX / 8 / extent)
-        return sp_fail(SPLAT_INVALID, "%s.%s_stride is %lld; times %lld it does not fit 64 bits", x->name, axis,
-                       (long long)stride, (long long)extent);
+    if (stride > INT64_MAX / 16 / extent) /* three axes of 4-byte elements add up to less than 2^63 bytes */
+        return sp_fail(SPLAT_INVALID, "%s%s%s_stride is %lld; times %lld it does not fit 64 bits", x->name, x->dot,
+                       axis, (long long)stride, (long long)extent);
     if (x->written && stride < least)
-        return sp_fail(SPLAT_INVALID, "%s.%s_stride is %lld; results would overlap: it must be at least %lld",
-                       x->name, axis, (long long)stride, (long long)least);
+        return sp_fail(SPLAT_INVALID, "%s%s%s_stride is %lld; results would overlap: it must be at least %lld",
+                       x->name, x->dot, axis, (long long)stride, (long long)least);
     if (gpu && stride % 8 != 0)
-        return sp_fail(SPLAT_INVALID, "%s.%s_stride is %lld; on the GPU it must be a multiple of 8 elements",
-                       x->name, axis, (long long)stride);
+        return sp_fail(SPLAT_INVALID, "%s%s%s_stride is %lld; on the GPU it must be a multiple of 8 elements",
+                       x->name, x->dot, axis, (long long)stride);
     return SPLAT_OK;
 }
 
-static enum splat_status check_operand(const struct operand *x, int64_t batch, int gpu)
+static enum splat_status check_operand(const struct operand *x, int64_t batch, int gpu, size_t alignment)
 {
     if (!x->tensor->data)
         return sp_fail(SPLAT_INVALID, "%s.data is null", x->name);
-    if (gpu && (uintptr_t)x->tensor->data % 16 != 0)
-        return sp_fail(SPLAT_INVALID, "%s.data is %p; on the GPU it must be a multiple of 16 bytes", x->name,
-                       x->tensor->data);
+    if ((uintptr_t)x->tensor->data % alignment != 0)
+        return sp_fail(SPLAT_INVALID, "%s.data is %p; on the %s it must be aligned to %zu bytes", x->name,
+                       x->tensor->data, gpu ? "GPU" : "CPU", alignment);
     enum splat_status status = check_stride(x, "row", x->tensor->row_stride, x->rows, gpu, x->dim);
     if (status == SPLAT_OK)
         status = check_stride(x, "head", x->tensor->head_stride, x->heads, gpu, x->dim);
@@ -83,8 +84,8 @@ static enum splat_status check_lse(const splat_attention_args *args)
     if (!args->lse)
         return SPLAT_OK;
     if ((uintptr_t)args->lse % sizeof(float) != 0)
-        return sp_fail(SPLAT_INVALID, "lse is %p; it must be a multiple of 4 bytes", (void *)args->lse);
-    struct operand lse = {"lse", NULL, args->heads, 1, args->q_len, 1};
+        return sp_fail(SPLAT_INVALID, "lse is %p; it must be aligned to 4 bytes", (void *)args->lse);
+    struct operand lse = {"lse", "_", NULL, args->heads, 1, args->q_len, 1};
     enum splat_status status = check_stride(&lse, "head", args->lse_head_stride, args->heads, 0, args->q_len);
     if (status == SPLAT_OK)
         status = check_stride(&lse, "batch", args->lse_batch_stride, args->batch, 0, args->q_len);
@@ -94,16 +95,17 @@ static enum splat_status check_lse(const splat_attention_args *args)
 static enum splat_status check_tensors(const splat_kernel *kernel, const splat_attention_args *args)
 {
     int gpu = kernel->device == SPLAT_DEVICE_GPU;
+    size_t alignment = gpu ? 16 : kernel->options.dtype == SPLAT_FP32 ? 4 : 2;
     int64_t dim = kernel->options.head_dim, value_dim = kernel->options.value_dim;
     const struct operand operands[] = {
-        {"q", &args->q, args->heads, args->q_len, dim, 0},
-        {"k", &args->k, args->kv_heads, args->kv_len, dim, 0},
-        {"v", &args->v, args->kv_heads, args->kv_len, value_dim, 0},
-        {"o", &args->o, args->heads, args->q_len, value_dim, 1},
+        {"q", ".", &args->q, args->heads, args->q_len, dim, 0},
+        {"k", ".", &args->k, args->kv_heads, args->kv_len, dim, 0},
+        {"v", ".", &args->v, args->kv_heads, args->kv_len, value_dim, 0},
+        {"o", ".", &args->o, args->heads, args->q_len, value_dim, 1},
     };
     enum splat_status status = SPLAT_OK;
     for (int i = 0; i < 4 && status == SPLAT_OK; i++)
-        status = check_operand(&operands[i], args->batch, gpu);
+        status = check_operand(&operands[i], args->batch, gpu, alignment);
     return status == SPLAT_OK ? check_lse(args) : status;
 }
 
@@ -116,6 +118,35 @@ static int section_pairs(const splat_kernel *kernel, int group)
     int64_t fit = kernel->l2_bytes * 6 / 10 / bytes;
     int64_t pairs = (fit < 1 ? 1 : fit) * group;
     return pairs > 65536 ? 65536 : (int)pairs;
+}
+
+/* What cuTensorMapEncodeTiled fills. */
+struct tensor_map {
+    _Alignas(64) unsigned char bytes[128];
+};
+
+/* A tensor as [batch, heads, 1, rows, dim] for bulk copies of `box_rows` rows by 64 elements. The axis of length 1
+ * is where a lattice view would put its second sequence axis. */
+static enum splat_status encode_map(const splat_kernel *kernel, const char *name, const splat_tensor *tensor,
+                                    int64_t batch, int64_t heads, int64_t rows, int64_t dim, int64_t box_rows,
+                                    struct tensor_map *map)
+{
+    const uint64_t dims[5] = {(uint64_t)dim, (uint64_t)rows, 1, (uint64_t)heads, (uint64_t)batch};
+    /* The stride of an axis of length 1 is never used, but must be a multiple of 16. */
+    const uint64_t strides[4] = {rows > 1 ? 2 * (uint64_t)tensor->row_stride : 16, 16,
+                                 heads > 1 ? 2 * (uint64_t)tensor->head_stride : 16,
+                                 batch > 1 ? 2 * (uint64_t)tensor->batch_stride : 16};
+    const uint32_t box[5] = {64, (uint32_t)box_rows, 1, 1, 1}, ones[5] = {1, 1, 1, 1, 1};
+    for (int axis = 0; axis < 4; axis++)
+        if (strides[axis] >= (uint64_t)1 << 40)
+            return sp_fail(SPLAT_UNSUPPORTED,
+                           "a stride of %s is %llu bytes; this kernel's bulk copies take less than 2^40", name,
+                           (unsigned long long)strides[axis]);
+    int type = kernel->options.dtype == SPLAT_BF16 ? SP_TENSOR_BF16 : SP_TENSOR_FP16;
+    return sp_driver_check(kernel->driver,
+                           kernel->driver->tensor_map_encode(map, type, 5, tensor->data, dims, strides, box, ones,
+                                                             0, SP_TENSOR_SWIZZLE_128, SP_TENSOR_PROMOTE_256, 0),
+                           "cuTensorMapEncodeTiled");
 }
 
 static enum splat_status run_gpu(const splat_kernel *kernel, const splat_attention_args *a, void *stream)
@@ -143,8 +174,21 @@ static enum splat_status run_gpu(const splat_kernel *kernel, const splat_attenti
     args.batch = (int)a->batch, args.heads = (int)a->heads, args.group = (int)(a->heads / a->kv_heads);
     args.section = section_pairs(kernel, args.group);
     args.scale = a->scale;
-    args.scale_log2 = a->scale * 1.44269504f;
-    void *parameters[] = {&args};
+    args.scale_log2 = fminf(a->scale * 1.44269504f, FLT_MAX); /* finite scales stay finite */
+    struct tensor_map maps[3];
+    int64_t dim = kernel->options.head_dim, value_dim = kernel->options.value_dim;
+    int64_t rows = kernel->plan->tile_rows, cols = kernel->plan->tile_cols;
+    if (kernel->persistent) {
+        status = encode_map(kernel, "q", &a->q, a->batch, a->heads, a->q_len, dim, rows, &maps[0]);
+        if (status == SPLAT_OK)
+            status = encode_map(kernel, "k", &a->k, a->batch, a->kv_heads, a->kv_len, dim, cols, &maps[1]);
+        if (status == SPLAT_OK)
+            status = encode_map(kernel, "v", &a->v, a->batch, a->kv_heads, a->kv_len, value_dim, cols, &maps[2]);
+        if (status != SPLAT_OK)
+            return status;
+        blocks = blocks < kernel->multiprocessors ? blocks : kernel->multiprocessors;
+    }
+    void *parameters[] = {&args, &maps[0], &maps[1], &maps[2]};
     return sp_driver_check(
         driver,
         driver->launch_kernel(kernel->function, (unsigned)blocks, 1, 1, (unsigned)kernel->block_threads, 1, 1,

@@ -38,28 +38,54 @@ static struct sp_registry_entry *find(splat_context *context, struct sp_hash nam
     return entry;
 }
 
-/* From disk or NVRTC, into entry->image. *hit tells which. */
-static enum splat_status build(splat_context *context, const struct sp_source *source, enum splat_arch arch,
-                               int require_store, struct sp_registry_entry *entry, int *hit)
+/* What a call of sp_registry_image is about. */
+struct request {
+    const struct sp_source *source;
+    enum splat_arch arch;
+    int require_store;
+    int hit;                  /* result: the image was on disk or in this process */
+    enum splat_status stored; /* result: SPLAT_OK, or why the image is not on disk; the sentence stands */
+};
+
+/* Compiles into entry->image, and puts it into the disk cache if it can: an image that cannot be stored still
+ * serves. */
+static enum splat_status compile(splat_context *context, struct request *request, struct sp_registry_entry *entry)
 {
-    enum splat_status status = sp_cache_load(&context->cache, entry->name, entry->key, &entry->image, hit);
-    if (status != SPLAT_OK || *hit)
-        return status;
     double start = sp_now_ms();
-    status = sp_nvrtc_compile(source, arch, &entry->image);
+    enum splat_status status = sp_nvrtc_compile(request->source, request->arch, &entry->image);
     if (status != SPLAT_OK)
         return status;
     char hex[33];
     sp_hash_hex(entry->name, hex);
     sp_log_message(&context->log, SPLAT_LOG_INFO, "compiled kernel %s in %.0f ms (%d registers, %d bytes spilled)",
                    hex, sp_now_ms() - start, entry->image.registers, entry->image.spill_bytes);
-    if (context->cache.mode != SPLAT_CACHE_ON && !require_store)
+    if (context->cache.mode != SPLAT_CACHE_ON && !request->require_store)
         return SPLAT_OK;
-    status = sp_cache_store(&context->cache, entry->name, entry->key, &entry->image);
-    if (status == SPLAT_OK || require_store)
-        return status;
-    sp_log_message(&context->log, SPLAT_LOG_WARNING, "kernel %s was not cached: %s", hex, splat_last_error());
+    request->stored = sp_cache_store(&context->cache, entry->name, entry->key, &entry->image);
+    if (request->stored != SPLAT_OK && !request->require_store)
+        sp_log_message(&context->log, SPLAT_LOG_WARNING, "kernel %s was not cached: %s", hex, splat_last_error());
     return SPLAT_OK;
+}
+
+/* From disk or NVRTC, into entry->image. */
+static enum splat_status build(splat_context *context, struct request *request, struct sp_registry_entry *entry)
+{
+    enum splat_status status =
+        sp_cache_load(&context->cache, entry->name, entry->key, &entry->image, &request->hit);
+    return status != SPLAT_OK || request->hit ? status : compile(context, request, entry);
+}
+
+/* An image of this process may be missing on disk: it could not be stored, or was cleared or evicted since. */
+static enum splat_status make_stored(splat_context *context, const struct sp_registry_entry *entry)
+{
+    struct sp_image copy = {0};
+    int found = 0;
+    enum splat_status status = sp_cache_load(&context->cache, entry->name, entry->key, &copy, &found);
+    if (found)
+        sp_image_free(&copy);
+    if (status != SPLAT_OK || found)
+        return status;
+    return sp_cache_store(&context->cache, entry->name, entry->key, &entry->image);
 }
 
 /* Takes over `key`. NULL without memory. */
@@ -89,45 +115,57 @@ static enum splat_status finish(splat_context *context, struct sp_registry_entry
     return status;
 }
 
+/* Finds or adds the entry of `key`, which it takes over, and waits while another thread builds it. *mine: the
+ * caller is to build it. */
+static enum splat_status claim(splat_context *context, struct sp_hash name, char *key,
+                               struct sp_registry_entry **claimed, int *mine)
+{
+    enum splat_status status = SPLAT_OK;
+    int waited = 0;
+    pthread_mutex_lock(&context->lock);
+    struct sp_registry_entry *entry = find(context, name, key);
+    for (; entry && entry->state == BUILDING; waited = 1)
+        pthread_cond_wait(&context->built, &context->lock);
+    *mine = !entry || (entry->state == FAILED && !waited);
+    if (!entry && (entry = add(context, name, key))) {
+        key = NULL;
+    } else if (!entry) {
+        status = sp_no_memory("a registry entry", sizeof *entry);
+    } else if (*mine) {
+        entry->state = BUILDING;
+    } else if (entry->state == FAILED) {
+        status = sp_fail(entry->status, "%s", entry->sentence ? entry->sentence : "the build failed");
+    }
+    pthread_mutex_unlock(&context->lock);
+    free(key);
+    *claimed = entry;
+    return status;
+}
+
 enum splat_status sp_registry_image(splat_context *context, const struct sp_source *source, enum splat_arch arch,
                                     int require_store, const struct sp_image **image,
                                     struct sp_image_origin *origin)
 {
     double start = sp_now_ms();
-    int version;
-    char *key;
+    struct request request = {source, arch, require_store, 1, SPLAT_OK};
+    struct sp_registry_entry *entry;
     struct sp_hash name;
+    char *key;
+    int version, mine;
     enum splat_status status = sp_nvrtc_version(&version);
     if (status == SPLAT_OK)
         status = sp_cache_key(source, arch, version, &key, &name);
     if (status != SPLAT_OK)
         return status;
     sp_hash_hex(name, origin->key);
-    origin->hit = 1;
-
-    pthread_mutex_lock(&context->lock);
-    struct sp_registry_entry *entry = find(context, name, key);
-    int waited = 0;
-    while (entry && entry->state == BUILDING) {
-        waited = 1;
-        pthread_cond_wait(&context->built, &context->lock);
-    }
-    int mine = !entry || (entry->state == FAILED && !waited);
-    if (entry) {
-        free(key);
-        if (mine)
-            entry->state = BUILDING;
-        else if (entry->state == FAILED)
-            status = sp_fail(entry->status, "%s", entry->sentence ? entry->sentence : "the build failed");
-    } else if (!(entry = add(context, name, key))) {
-        free(key);
-        mine = 0;
-        status = sp_no_memory("a registry entry", sizeof *entry);
-    }
-    pthread_mutex_unlock(&context->lock);
-
-    if (mine)
-        status = finish(context, entry, build(context, source, arch, require_store, entry, &origin->hit));
+    status = claim(context, name, key, &entry, &mine);
+    if (status == SPLAT_OK && mine)
+        status = finish(context, entry, build(context, &request, entry));
+    else if (status == SPLAT_OK && require_store)
+        request.stored = make_stored(context, entry);
+    if (status == SPLAT_OK && require_store)
+        status = request.stored;
+    origin->hit = request.hit;
     origin->ms = sp_now_ms() - start;
     if (status == SPLAT_OK)
         *image = &entry->image;

@@ -269,7 +269,9 @@ static inline void problem_check_map(const struct problem *p, const struct dense
 {
     double *scores = need((size_t)p->kv_len * 8), *o = need((size_t)p->value_dim * 8);
     double *reach = need((size_t)p->value_dim * 8), ulp = ulp_of(p->dtype);
-    double weight_error = slack > 0 ? slack : p->dtype == SPLAT_FP32 ? 1e-5 : 1e-5 + 2 * ulp;
+    double gain = p->scale > 0 ? (double)p->scale * sqrt((double)p->head_dim) : 1; /* how large scores are */
+    double sums = (1e-6 + 1e-8 * (double)p->head_dim) * (gain > 1 ? gain : 1);     /* errors of fp32 scores and sums */
+    double weight_error = slack > 0 ? slack : p->dtype == SPLAT_FP32 ? sums : sums + 2 * ulp;
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t h = 0; h < p->heads; h++)
             for (int64_t i = 0; i < p->q_len; i++) {

@@ -47,9 +47,9 @@ static splat_mask *mask_as_rows(const struct dense *dense, int64_t stride, int b
         for (int64_t j = 0; j < dense->kv; j++) {
             uint8_t set = dense->bytes[i * dense->kv + j];
             if (!bits)
-                rows[i * stride + j] = set ? (uint8_t)(1 + (i + j) % 255) : 0; /* any non-zero byte allows */
+                rows[i * stride + j] = (uint8_t)(set * (1 + (i + j) % 255)); /* any non-zero byte allows */
             else if (!set)
-                rows[i * stride + j / 8] &= (uint8_t) ~(1u << (j % 8));
+                rows[i * stride + j / 8] = (uint8_t)(rows[i * stride + j / 8] & ~(1u << (j % 8)));
         }
     if (bits)
         OK(splat_mask_from_bits(rows, dense->q, dense->kv, stride, &mask));

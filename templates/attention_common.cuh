@@ -1,0 +1,291 @@
+// What every attention kernel shares, whatever moves its data: the plan's records, masking, the running softmax, what to do
+// about values that are not finite, and which work comes next.
+//
+// Takes, from the template that it is pasted into: the sizes ROW_BLOCKS, COL_BLOCKS, KEY_STEPS and VALUE_BLOCKS, and the
+// functions that reach the tile's data where that template keeps it: struct MaskSource with predicate_word and mask_word,
+// and value_address. Keeps true: no asm and no memory but through those functions and the plan's tables.
+
+// ---- The plan ----
+
+// The kinds of predicate, numbered as enum sp_pred_kind, and which of them this kernel knows.
+enum PredicateKind { PRED_NONE, PRED_LOWER, PRED_UPPER, PRED_BOUNDS, PRED_TABLE, PRED_PERIODIC, PRED_BITS };
+constexpr bool HAS_PARTIAL = (PREDICATE_MASK & ~1u) != 0;
+constexpr bool HAS_TABLE = (PREDICATE_MASK >> PRED_TABLE & 1) != 0;
+constexpr bool HAS_BITS = (PREDICATE_MASK >> PRED_BITS & 1) != 0;
+
+// The plan's records, as src/analysis/plan.h has them.
+struct alignas(16) sp_row_tile {
+    int tile, segment, segment_count, tiles;
+};
+struct alignas(16) sp_segment {
+    int first, count, code, predicate;
+};
+struct alignas(16) sp_predicate {
+    int lo_slope, lo_offset;
+    int hi_slope, hi_offset;
+    int stride, width;
+    int phase_slope, phase_offset;
+    int table;
+    int reserved[3];
+};
+
+// Bytes of a row of a tile's bitmask.
+constexpr int BITS_ROW_BYTES = TILE_COLS / 8;
+static_assert(sizeof(sp_predicate) == 48, "three chunks");
+
+// ---- What a thread holds ----
+
+// Scores of a thread: [row block][key block][2 * half + e] is row 16 * block + 8 * half + g, key 8 * block + 2t +
+// e, with g = lane / 4, t = lane % 4. Outputs likewise, with blocks of value columns.
+typedef float Scores[ROW_BLOCKS][COL_BLOCKS][4];
+typedef float Outputs[ROW_BLOCKS][VALUE_BLOCKS][4];
+typedef float RowValues[ROW_BLOCKS][2];
+typedef unsigned Weights[KEY_STEPS][ROW_BLOCKS][4]; // p, packed as the a operand of p v
+
+__device__ __forceinline__ float infinity()
+{
+    return __int_as_float(0x7f800000);
+}
+
+// ---- Element type ----
+
+// Exponent bits of an element.
+constexpr unsigned EXPONENT = IS_BF16 ? 0x7f80u : 0x7c00u;
+
+__device__ __forceinline__ unsigned pack(float low, float high)
+{
+    if constexpr (IS_BF16)
+        return pack_bf16(low, high);
+    else
+        return pack_f16(low, high);
+}
+
+// Bit 15 of each half that is inf or NaN: adding the lowest exponent bit to a full exponent carries into it.
+__device__ __forceinline__ unsigned nonfinite_bits(unsigned pair)
+{
+    constexpr unsigned lowest = EXPONENT & (~EXPONENT + 1);
+    return ((pair & (EXPONENT * 0x10001u)) + lowest * 0x10001u) & 0x80008000u;
+}
+
+// ---- Masking ----
+
+// A PARTIAL tile as a thread sees it.
+struct MaskTile {
+    MaskSource source; // its struct sp_predicate, and its bounds table or bitmask
+    int tile_row;      // the thread's first row within the tile; the others are 8, 16 and 24 further
+    int row;           // the same row within the mask
+    int column;        // the thread's first column within the mask; the others are 8 * block + e further
+};
+
+constexpr int THREAD_ROWS = 2 * ROW_BLOCKS;
+
+// Field of the tile's predicate, by its place in struct sp_predicate.
+enum PredicateField { LO_SLOPE, LO_OFFSET, HI_SLOPE, HI_OFFSET, STRIDE, WIDTH, PHASE_SLOPE, PHASE_OFFSET };
+
+__device__ __forceinline__ int predicate_field(const MaskTile &tile, PredicateField field)
+{
+    return predicate_word(tile.source, field);
+}
+
+// slope * row + offset, which fits an int for every row of the mask; rows beyond it may wrap, and are not stored.
+__device__ __forceinline__ int affine(int slope, int row, int offset)
+{
+    return static_cast<int>(static_cast<unsigned>(slope) * static_cast<unsigned>(row) +
+                            static_cast<unsigned>(offset));
+}
+
+// A column bound relative to the thread's first column. Clamping to 0 first keeps the difference in range.
+__device__ __forceinline__ int relative(const MaskTile &tile, int bound)
+{
+    return (bound > 0 ? bound : 0) - tile.column;
+}
+
+__device__ __forceinline__ float &score(Scores &s, int thread_row, int block, int e)
+{
+    return s[thread_row / 2][block][2 * (thread_row % 2) + e];
+}
+
+// splat:region(predicates)
+// j < hi(i)
+__device__ __forceinline__ void mask_upper(const MaskTile &tile, Scores &s)
+{
+    const int hi_slope = predicate_field(tile, HI_SLOPE), hi_offset = predicate_field(tile, HI_OFFSET);
+#pragma unroll
+    for (int r = 0; r < THREAD_ROWS; ++r) {
+        const int hi = relative(tile, affine(hi_slope, tile.row + 8 * r, hi_offset));
+#pragma unroll
+        for (int block = 0; block < COL_BLOCKS; ++block)
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+                if (8 * block + e >= hi)
+                    score(s, r, block, e) = -infinity();
+    }
+}
+
+__device__ __forceinline__ void apply_predicate(int kind, const MaskTile &tile, Scores &s)
+{
+    if (kind == PRED_UPPER)
+        mask_upper(tile, s);
+}
+// splat:end
+
+// ---- Running softmax ----
+
+// Turns scores into weights exp(scale * (s - max)), brings the sums so far to the new maximum, and gives the factors
+// that do the same for the outputs. The maximum is of raw scores. A row with nothing allowed yet has maximum -inf; 0 stands for it in the exponents, so
+// that its weights and its factor are exp(-inf) = 0 and not exp(-inf + inf). `row_sum` is this thread's part of the
+// sum.
+__device__ __forceinline__ void softmax(Scores &s, RowValues &row_max, RowValues &row_sum, RowValues &factors,
+                                        float scale_log2)
+{
+#pragma unroll
+    for (int b = 0; b < ROW_BLOCKS; ++b)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float top = row_max[b][half];
+#pragma unroll
+            for (int block = 0; block < COL_BLOCKS; ++block)
+                top = fmaxf(top, fmaxf(s[b][block][2 * half], s[b][block][2 * half + 1]));
+            top = fmaxf(top, shuffle_xor(top, 1));
+            top = fmaxf(top, shuffle_xor(top, 2));
+            const float bias = top == -infinity() ? 0.0f : -top * scale_log2;
+            const float factor = exp2_approx(fmaf(row_max[b][half], scale_log2, bias));
+            float sum = row_sum[b][half] * factor;
+#pragma unroll
+            for (int block = 0; block < COL_BLOCKS; ++block)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    float &x = s[b][block][2 * half + e];
+                    x = exp2_approx(fmaf(x, scale_log2, bias));
+                    sum += x;
+                }
+            factors[b][half] = factor;
+            row_max[b][half] = top;
+            row_sum[b][half] = sum;
+        }
+}
+
+__device__ __forceinline__ void rescale(Outputs &o, const RowValues &factors)
+{
+#pragma unroll
+    for (int b = 0; b < ROW_BLOCKS; ++b)
+#pragma unroll
+        for (int block = 0; block < VALUE_BLOCKS; ++block)
+#pragma unroll
+            for (int x = 0; x < 4; ++x)
+                o[b][block][x] *= factors[b][x / 2];
+}
+
+// The layout of scores is the layout of the a operand: no lane needs another's weights.
+__device__ __forceinline__ void pack_weights(const Scores &s, Weights &p)
+{
+#pragma unroll
+    for (int step = 0; step < KEY_STEPS; ++step)
+#pragma unroll
+        for (int b = 0; b < ROW_BLOCKS; ++b)
+#pragma unroll
+            for (int x = 0; x < 4; ++x) {
+                const float(&pair)[4] = s[b][2 * step + x / 2];
+                p[step][b][x] = pack(pair[2 * (x % 2)], pair[2 * (x % 2) + 1]);
+            }
+}
+
+// ---- Values that are inf or NaN ----
+//
+// A masked key has weight 0, and 0 * NaN would be NaN. So a PARTIAL tile whose v holds such values takes a detour:
+// what they bring to the rows that are allowed to see them is added apart, then they are set to zero for the
+// product.
+
+// Sets the halves of a word that are not finite to 0.
+__device__ __forceinline__ unsigned clear_nonfinite(unsigned pair)
+{
+    return pair & ~((nonfinite_bits(pair) >> 15) * 0xffffu);
+}
+
+// A non-finite element, in the low half of x, as fp32.
+__device__ __forceinline__ float widen_nonfinite(unsigned x)
+{
+    constexpr unsigned mantissa = EXPONENT & (~EXPONENT + 1);
+    return __int_as_float(
+        static_cast<int>((x & 0x8000u) << 16 | 0x7f800000u | (x & (mantissa - 1)) << (IS_BF16 ? 16 : 13)));
+}
+
+// Adds to o the non-finite values of the keys that have a weight in the row. Small rather than fast: it is seldom
+// called.
+__device__ __forceinline__ void add_nonfinite(const Weights &p, unsigned v_tile, Outputs &o)
+{
+    const int t = static_cast<int>(threadIdx.x) % 4;
+    unsigned weighty[THREAD_ROWS][TILE_COLS / 32] = {}; // bit per key: the row gives it a weight
+#pragma unroll
+    for (int step = 0; step < KEY_STEPS; ++step)
+#pragma unroll
+        for (int r = 0; r < THREAD_ROWS; ++r) {
+            unsigned bits = 0;
+#pragma unroll
+            for (int x = 0; x < 2; ++x) {
+                const unsigned pair = p[step][r / 2][2 * x + r % 2];
+                bits |= ((pair & 0xffffu ? 1u : 0u) | (pair >> 16 ? 2u : 0u)) << (8 * x);
+            }
+            weighty[r][step / 2] |= bits << (16 * (step % 2) + 2 * t);
+        }
+#pragma unroll
+    for (int r = 0; r < THREAD_ROWS; ++r)
+#pragma unroll
+        for (int w = 0; w < TILE_COLS / 32; ++w)
+            weighty[r][w] = quad_or(weighty[r][w]);
+#pragma unroll 1
+    for (int block = 0; block < VALUE_BLOCKS; ++block) {
+        float sum[THREAD_ROWS][2] = {};
+#pragma unroll
+        for (int w = 0; w < TILE_COLS / 32; ++w)
+#pragma unroll 1
+            for (int key = 0; key < 32; ++key) {
+                const unsigned pair = load_shared_u32(value_address(v_tile, 32 * w + key, block) + 4 * t);
+                const unsigned found = nonfinite_bits(pair);
+#pragma unroll
+                for (int e = 0; e < 2; ++e)
+                    if (found & 0x8000u << (16 * e))
+#pragma unroll
+                        for (int r = 0; r < THREAD_ROWS; ++r)
+                            if (weighty[r][w] >> key & 1)
+                                sum[r][e] += widen_nonfinite(pair >> (16 * e));
+            }
+#pragma unroll
+        for (int b = 0; b < VALUE_BLOCKS; ++b)
+            if (b == block)
+#pragma unroll
+                for (int r = 0; r < THREAD_ROWS; ++r)
+#pragma unroll
+                    for (int e = 0; e < 2; ++e)
+                        o[r / 2][b][2 * (r % 2) + e] += sum[r][e];
+    }
+}
+
+// ---- Which work comes next ----
+
+struct Work {
+    int pair; // batch * heads + head
+    sp_row_tile row_tile;
+};
+
+// Blocks are numbered section by section of (batch, head) pairs, whose keys and values share the L2 cache; within a
+// section by place in the launch order, longest row tile first; then by pair.
+__device__ __forceinline__ Work find_work(const sp_launch_args &args, int item)
+{
+    const int pairs = args.batch * args.heads;
+    const int section = args.section < pairs ? args.section : pairs;
+    const int first_pair = item / (args.row_tile_count * section) * section;
+    const int within = item - first_pair * args.row_tile_count;
+    const int width = pairs - first_pair < section ? pairs - first_pair : section;
+    Work work;
+    work.pair = first_pair + within % width;
+    sp_i64 index = within / width;
+    if constexpr (MASK_MAP) {
+        const int map_batch = args.map_batch == 1 ? 0 : work.pair / args.heads;
+        const int map_head = args.map_heads == 1 ? 0 : work.pair % args.heads;
+        index += sp_i64(args.row_tile_count) *
+                 static_cast<const int *>(args.map)[sp_i64(map_batch) * args.map_heads + map_head];
+    }
+    work.row_tile = static_cast<const sp_row_tile *>(args.row_tiles)[index];
+    return work;
+}
