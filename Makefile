@@ -64,6 +64,7 @@ CLI_SOURCES := $(sort $(wildcard src/cli/*.c))
 UNIT_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
 UNIT_HELPERS := $(sort $(filter-out $(UNIT_SOURCES),$(wildcard tests/unit/*.c)))
 EXAMPLE_SOURCES := $(sort $(wildcard examples/*.c))
+MACHINE_SOURCES := $(sort $(wildcard tests/machine/*.cc))
 
 object = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 LIB_OBJECTS := $(call object,$(LIB_SOURCES))
@@ -71,6 +72,8 @@ CLI_OBJECTS := $(call object,$(CLI_SOURCES))
 UNIT_HELPER_OBJECTS := $(call object,$(UNIT_HELPERS))
 UNIT_PROGRAMS := $(patsubst %.c,$(BUILD)/%,$(UNIT_SOURCES))
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(EXAMPLE_SOURCES))
+MACHINE_OBJECTS := $(patsubst %.cc,$(BUILD)/obj/%.o,$(MACHINE_SOURCES))
+MACHINE_PROGRAMS := $(patsubst %.cc,$(BUILD)/%,$(filter tests/machine/run_%,$(MACHINE_SOURCES)))
 
 STATIC_LIB := $(BUILD)/libsplat.a
 SHARED_LIB := $(BUILD)/libsplat.so.$(VERSION)
@@ -78,7 +81,7 @@ SHARED_LINKS := $(BUILD)/libsplat.so.$(SOVERSION) $(BUILD)/libsplat.so
 
 # ---- Targets ----
 
-.PHONY: all lib help demo check tests examples install uninstall clean format format-check lint FORCE
+.PHONY: all lib help demo check check-mutants tests examples install uninstall clean format format-check lint FORCE
 all: lib $(BUILD)/splatc
 
 lib: $(STATIC_LIB) $(SHARED_LINKS)
@@ -87,6 +90,7 @@ help:
 	@echo 'make                  libsplat.a, libsplat.so and splatc, in build/'
 	@echo 'make demo             install what is missing, build, take one mask through all stages'
 	@echo 'make check            install what tests need, build, run all tests'
+	@echo 'make check-mutants    put faults into kernels; the tests must find each (part of check)'
 	@echo 'make tests            build the test programs only'
 	@echo 'make examples         build examples/*.c into build/examples/'
 	@echo 'make install          PREFIX=/usr/local DESTDIR= LIBDIR=$$PREFIX/lib'
@@ -97,12 +101,13 @@ help:
 	@echo
 	@echo 'BUILD=DIR             where everything goes (build)'
 	@echo 'CC=gcc|clang          OPT=-O2   CFLAGS=   LDFLAGS=   WERROR=0 keeps warnings warnings'
-	@echo 'SAN=address,undefined or SAN=thread: sanitizers, in a build folder of their own'
+	@echo 'SAN=address,undefined or SAN=thread: sanitizers, in a build folder of their own; SAN=thread wants CC=clang,'
+	@echo '                      for GCC'"'"'s OpenMP hides its barriers from the sanitizer'
 	@echo 'STATIC=1              splatc with libpng, zlib, jansson and OpenMP inside: copy it anywhere'
 	@echo 'V=1                   show the commands'
 
 # A changed compiler or flag rebuilds; an unchanged one does not touch the stamps.
-COMPILE_KEY := $(CC) $(OPT) $(WARN) $(SAN_FLAGS) $(CFLAGS)
+COMPILE_KEY := $(CC) $(CXX) $(OPT) $(WARN) $(SAN_FLAGS) $(CFLAGS)
 LINK_KEY := $(LDFLAGS) $(CLI_LIBS) $(OPENMP_LIBS)
 $(BUILD)/compile.key: FORCE
 	@mkdir -p $(BUILD)
@@ -153,13 +158,36 @@ $(BUILD)/splatc: $(CLI_OBJECTS) $(STATIC_LIB) $(BUILD)/link.key
 
 # ---- Tests and examples ----
 
-tests: $(UNIT_PROGRAMS)
+# Sanitizers do not know the machine's fibers.
+tests: $(UNIT_PROGRAMS) $(if $(SAN),,$(MACHINE_PROGRAMS))
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(UNIT_HELPER_OBJECTS) $(STATIC_LIB) $(BUILD)/compile.key | $(BUILD)/deps.ok
 	$(call say,TEST,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) -fopenmp -MMD -MP -MF $@.d -MT $@ $< $(UNIT_HELPER_OBJECTS) $(STATIC_LIB) \
 	    $(LDFLAGS) -lcmocka $(LIB_LIBS) -o $@
+
+# The machine that kernels run on in tests (docs/testing.md). Kernels are compiled by the programs themselves, while they
+# run, against headers in tests/machine; their symbols are resolved in the program.
+MACHINE_CXXFLAGS = -std=c++17 -O2 -g -Wall -Wextra -Wshadow $(if $(filter 1,$(WERROR)),-Werror) -Iinclude -Isrc \
+    -DMACHINE_CXX='"$(CXX)"' -DMACHINE_SOURCE='"$(SOURCE_DIR)/tests/machine"' \
+    -DMACHINE_OBJECTS='"$(abspath $(BUILD))/tests/machine/objects"'
+
+$(MACHINE_OBJECTS): $(BUILD)/obj/%.o: %.cc $(BUILD)/compile.key | $(BUILD)/deps.ok
+	$(call say,CXX,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(MACHINE_CXXFLAGS) -MMD -MP -c $< -o $@
+
+$(MACHINE_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(filter-out $(BUILD)/obj/tests/machine/run_%,$(MACHINE_OBJECTS)) $(STATIC_LIB)
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -rdynamic $^ $(LDFLAGS) -fopenmp $(LIB_LIBS) -o $@
+
+# Faults put into kernels on purpose: each must be found.
+check-mutants:
+	@tools/deps.sh --install build tests
+	+@$(MAKE) --no-print-directory $(BUILD)/tests/machine/run_mutants
+	@$(BUILD)/tests/machine/run_mutants
 
 # Examples are built as a user would build them: the public header and the library, nothing else.
 examples: $(EXAMPLES)
@@ -203,7 +231,7 @@ clean:
 
 # ---- Style ----
 
-FORMATTED := $(wildcard include/*.h src/*/*.h src/*/*.c examples/*.c tests/unit/*.c tests/unit/*.h)
+FORMATTED := $(wildcard include/*.h src/*/*.h src/*/*.c examples/*.c tests/unit/*.c tests/unit/*.h tests/machine/*.h tests/machine/*.cc)
 format:
 	clang-format -i $(FORMATTED)
 format-check:
@@ -220,4 +248,4 @@ lint:
 	@if command -v cppcheck >/dev/null; then cppcheck --quiet --enable=warning,performance,portability --inline-suppr \
 	    --error-exitcode=1 -Iinclude -Isrc $(LIB_SOURCES) $(CLI_SOURCES); else echo 'cppcheck is not installed'; fi
 
--include $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(UNIT_HELPER_OBJECTS:.o=.d) $(addsuffix .d,$(UNIT_PROGRAMS) $(EXAMPLES))
+-include $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(UNIT_HELPER_OBJECTS:.o=.d) $(MACHINE_OBJECTS:.o=.d) $(addsuffix .d,$(UNIT_PROGRAMS) $(EXAMPLES))

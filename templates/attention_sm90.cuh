@@ -240,10 +240,17 @@ __device__ __forceinline__ void init_barriers(unsigned shared)
         barrier_init(barrier_at(shared, K_FULL + stage), 1);
         barrier_init(barrier_at(shared, K_EMPTY + stage), CONSUMERS / 32);
         barrier_init(barrier_at(shared, V_FULL + stage), 1);
-        barrier_init(barrier_at(shared, V_EMPTY + stage), CONSUMERS / 32);
+        barrier_init(barrier_at(shared, V_EMPTY + stage), CONSUMERS / 32 + (HAS_PARTIAL ? CHECKERS : 0));
         barrier_init(barrier_at(shared, V_CHECKED + stage), CHECKERS);
     }
     barrier_init_fence();
+}
+
+// Each warp says for itself that it is done.
+__device__ __forceinline__ void release(unsigned barrier)
+{
+    if (threadIdx.x % 32 == 0)
+        barrier_arrive(barrier);
 }
 
 // ---- Producer ----
@@ -302,7 +309,8 @@ __device__ __forceinline__ unsigned flag_at(unsigned shared, int stage, int chec
     return shared + FLAG_OFFSET + 4 * (stage * CHECKERS + checker);
 }
 
-// Warp `checker` of three: looks through its part of the v of every PARTIAL tile.
+// Warp `checker` of three: looks through its part of the v of every PARTIAL tile. It lets go of FULL tiles too, as consumers do,
+// so that it can fall behind them, or run ahead, by no more than the stages.
 __device__ __forceinline__ void check_values(const sp_launch_args &args, unsigned shared, int checker)
 {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -313,8 +321,8 @@ __device__ __forceinline__ void check_values(const sp_launch_args &args, unsigne
             continue;
         Cursor cursor = first_tile(args, work.row_tile);
         do {
+            barrier_wait(barrier_at(shared, V_FULL + stage_of(n)), phase_of(n));
             if (partial(cursor)) {
-                barrier_wait(barrier_at(shared, V_FULL + stage_of(n)), phase_of(n));
                 unsigned found = 0;
 #pragma unroll 4
                 for (int chunk = 32 * checker + lane; chunk < V_BYTES / 16; chunk += 32 * CHECKERS) {
@@ -328,6 +336,7 @@ __device__ __forceinline__ void check_values(const sp_launch_args &args, unsigne
                     barrier_arrive(barrier_at(shared, V_CHECKED + stage_of(n)));
                 }
             }
+            release(barrier_at(shared, V_EMPTY + stage_of(n)));
             ++n;
         } while (next_tile(cursor, args));
     }
@@ -345,13 +354,6 @@ __device__ __forceinline__ void pass_turn(int group)
 {
     if constexpr (TURNS)
         named_arrive(TURN + (group + 1) % GROUPS, 256);
-}
-
-// Each warp says for itself that it is done.
-__device__ __forceinline__ void release(unsigned barrier)
-{
-    if (threadIdx.x % 32 == 0)
-        barrier_arrive(barrier);
 }
 
 __device__ __forceinline__ void mask_scores(const sp_launch_args &args, const Cursor &cursor, int first_row, int tile_row,
@@ -522,7 +524,9 @@ __device__ __forceinline__ void consume(const sp_launch_args &args, unsigned sha
                 wgmma_wait<0>();
                 hold_all(o);
                 release(barrier_at(shared, V_EMPTY + stage_of(n)));
-                rescale(o, factors);
+                // Once the maxima have settled, which is soon, nothing is left to rescale.
+                if (warp_any(factors[0][0] != 1.0f || factors[0][1] != 1.0f))
+                    rescale(o, factors);
                 pack_weights(s, p);
                 ++n;
             }

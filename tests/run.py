@@ -3,6 +3,7 @@
 
 Kinds, in this order; name some on the command line to run only those:
     unit      tests/unit/test_*.c, cmocka programs that report in TAP
+    machine   tests/machine/run_*.cc: generated kernels, and mutants of them, executed on the CPU (docs/testing.md)
     pytest    every other folder of tests/ (cli, property, golden, ...)
     examples  examples/*.c: each must exit with 0 and print something
     symbols   the shared library exports names of the public header and nothing else
@@ -63,9 +64,12 @@ def environment():
     env["MAKEFLAGS"] = re.sub(r"(--jobserver-\S+|(?<!\S)-j\S*)", "", env.get("MAKEFLAGS", ""))
     env.update(SPLATC=str(BUILD / "splatc"), SPLAT_LIB=str(BUILD / "libsplat.so"), SPLAT_SOURCE=str(ROOT))
     if "thread" in SANITIZERS:
-        # GCC's OpenMP is not instrumented: its barriers are invisible to the sanitizer. Threads of our own are seen.
-        env.setdefault("OMP_NUM_THREADS", "1")
-        env.setdefault("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1")
+        # The sanitizer does not see the barriers of GCC's OpenMP and reports races that are none: build with CC=clang, whose
+        # OpenMP tells it of them through the archer library.
+        env.setdefault("TSAN_OPTIONS", "halt_on_error=1:ignore_noninstrumented_modules=1")
+        archer = sorted(pathlib.Path("/usr/lib").glob("llvm-*/lib/libarcher.so"))
+        if archer:
+            env.setdefault("OMP_TOOL_LIBRARIES", str(archer[-1]))
     if "address" in SANITIZERS:
         env.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0")
     return env
@@ -140,6 +144,11 @@ def run_unit(program):
 def unit_jobs():
     programs = [BUILD / "tests" / "unit" / source.stem for source in sorted((ROOT / "tests" / "unit").glob("test_*.c"))]
     return [(run_unit, program) for program in programs]
+
+
+def machine_jobs():
+    programs = [] if SANITIZERS else sorted((ROOT / "tests" / "machine").glob("run_*.cc"))
+    return [(run_unit, BUILD / "tests" / "machine" / source.stem) for source in programs]
 
 
 # ---- pytest ----
@@ -251,7 +260,7 @@ def install(tally):
 
 
 def main():
-    side_by_side = {"unit": unit_jobs, "pytest": pytest_jobs}
+    side_by_side = {"unit": unit_jobs, "machine": machine_jobs, "pytest": pytest_jobs}
     alone = {"examples": examples, "symbols": symbols, "install": install}
     wanted = sys.argv[1:] or [*side_by_side, *alone]
     for name in wanted:

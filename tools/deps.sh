@@ -55,6 +55,7 @@ look_tests() {
     need libcmocka-dev have_header cmocka.h "$cmocka_needs"
     rm -f "$cmocka_needs"
     need binutils have_command nm
+    need g++ have_command g++
     look_python
 }
 

@@ -32,6 +32,7 @@ struct chooser {
     const struct sp_tune_table *table;
     const splat_options *options;
     const struct sp_mask_set *set;
+    bool affine_rows; /* rows for affine predicates only may be chosen */
     struct shape shapes[SHAPES_MAX];
     int shape_count;
     const struct sp_tune_row *dropped; /* a shape left out for its number of segments, or NULL */
@@ -70,8 +71,8 @@ static enum splat_status gather_shapes(struct chooser *c)
     int max_dim = serving_dim(c->table, sp_max64(o->head_dim, value_dim));
     for (int k = 0; k < c->table->row_count && c->shape_count < SHAPES_MAX; k++) {
         const struct sp_tune_row *row = &c->table->rows[k];
-        if (row->max_dim == max_dim && (o->tile_rows == 0 || o->tile_rows == row->rows) &&
-            (o->tile_cols == 0 || o->tile_cols == row->cols))
+        if (row->max_dim == max_dim && (c->affine_rows || !row->affine_only) &&
+            (o->tile_rows == 0 || o->tile_rows == row->rows) && (o->tile_cols == 0 || o->tile_cols == row->cols))
             c->shapes[c->shape_count++] = (struct shape){.row = row, .tune_index = k};
     }
     /* A part of a tile grows with the head dims (products, loads), a part does not (softmax, masking). */
@@ -314,9 +315,11 @@ static enum splat_status list_candidates(struct chooser *c, struct splat_plan *p
     return SPLAT_OK;
 }
 
-enum splat_status sp_choose(const struct sp_mask_set *set, const splat_options *options, struct splat_plan *plan)
+enum splat_status sp_choose(const struct sp_mask_set *set, const splat_options *options, bool affine_rows,
+                            struct splat_plan *plan)
 {
-    struct chooser c = {.table = sp_tune_table_for(options->arch), .options = options, .set = set};
+    struct chooser c = {
+        .table = sp_tune_table_for(options->arch), .options = options, .set = set, .affine_rows = affine_rows};
     enum splat_status status = gather_shapes(&c);
     for (int64_t k = 0; k < set->count && status == SPLAT_OK; k++)
         status = count_mask(&c, set->acsr[k], set->uses[k]);

@@ -2,6 +2,8 @@
 #ifndef SP_CHOOSE_H
 #define SP_CHOOSE_H
 
+#include <stdbool.h>
+
 #include "acsr/acsr.h"
 #include "analysis/plan.h"
 
@@ -15,6 +17,7 @@ struct sp_mask_set {
 
 /* Fills the plan's candidates, tile shape, tune row and predicted time. SPLAT_UNSUPPORTED when options force a
  * shape that the table does not have. */
-enum splat_status sp_choose(const struct sp_mask_set *set, const splat_options *options, struct splat_plan *plan);
+enum splat_status sp_choose(const struct sp_mask_set *set, const splat_options *options, bool affine_rows,
+                            struct splat_plan *plan);
 
 #endif

@@ -120,8 +120,8 @@ static enum splat_status add_passes(const struct sp_mask_set *set, struct splat_
     return SPLAT_OK;
 }
 
-static enum splat_status make_plan(const splat_mask *mask, const splat_options *options, struct sp_mask_set *set,
-                                   struct splat_plan *plan)
+static enum splat_status make_plan(const splat_mask *mask, const splat_options *options, bool affine_rows,
+                                   struct sp_mask_set *set, struct splat_plan *plan)
 {
     enum splat_status status = gather_masks(mask, options, set, plan);
     if (status != SPLAT_OK)
@@ -133,10 +133,35 @@ static enum splat_status make_plan(const splat_mask *mask, const splat_options *
         plan->allowed_pairs += splat_acsr_pairs(set->acsr[k]);
         plan->families += splat_acsr_families(set->acsr[k]);
     }
-    status = sp_choose(set, options, plan);
+    status = sp_choose(set, options, affine_rows, plan);
     if (status == SPLAT_OK)
         status = build_tiles(set, plan);
     return status == SPLAT_OK ? add_passes(set, plan) : status;
+}
+
+static enum splat_status new_plan(const splat_mask *mask, const splat_options *options, bool affine_rows,
+                                  splat_plan **plan)
+{
+    splat_plan *made = calloc(1, sizeof *made);
+    if (!made)
+        return sp_no_memory("the plan", sizeof *made);
+    struct sp_mask_set set = {0};
+    enum splat_status status = make_plan(mask, options, affine_rows, &set, made);
+    free(set.acsr);
+    free(set.uses);
+    if (status == SPLAT_OK)
+        *plan = made;
+    else
+        splat_plan_destroy(made);
+    return status;
+}
+
+/* Whether the plan took a tile that serves affine predicates only, and turned out to need others. */
+static bool needs_other_tile(const splat_plan *plan, const splat_options *options)
+{
+    const uint32_t affine = 1u << SP_PRED_NONE | 1u << SP_PRED_LOWER | 1u << SP_PRED_UPPER | 1u << SP_PRED_BOUNDS;
+    return sp_tune_table_for(options->arch)->rows[plan->tune_row].affine_only &&
+           (plan->predicate_mask & ~affine) != 0;
 }
 
 enum splat_status splat_plan_create(const splat_mask *mask, const splat_options *options, splat_plan **plan)
@@ -147,17 +172,14 @@ enum splat_status splat_plan_create(const splat_mask *mask, const splat_options 
     if (status != SPLAT_OK)
         return status;
     double begin = now_ms();
-    splat_plan *made = calloc(1, sizeof *made);
-    if (!made)
-        return sp_no_memory("the plan", sizeof *made);
-    struct sp_mask_set set = {0};
-    status = make_plan(mask, options, &set, made);
-    free(set.acsr);
-    free(set.uses);
-    if (status != SPLAT_OK) {
+    splat_plan *made = NULL;
+    status = new_plan(mask, options, true, &made);
+    if (status == SPLAT_OK && needs_other_tile(made, options)) {
         splat_plan_destroy(made);
-        return status;
+        status = new_plan(mask, options, false, &made);
     }
+    if (status != SPLAT_OK)
+        return status;
     made->plan_ms = now_ms() - begin;
     *plan = made;
     return SPLAT_OK;

@@ -1,9 +1,10 @@
 /* NVIDIA H200 (sm_90a): the Hopper kernel, and the portable one for fine masks.
  *
- * PORTABLE rows: measured 2026-11-30 on an NVIDIA H200, driver 580.159.04, bf16, by bench/tile_rates.py
- * (bench/results/2026-11-30-h200-tiles.json). partial_ns is the mean of a lower and an upper bound; a periodic predicate takes
- * about twice that. HOPPER rows: derived, not measured, from 600 TFLOP/s at D 128 and 480 at D 64.
- * copy_bytes_per_us: measured device copy, 4.26 TB/s, 2026-11-30.
+ * Measured 2026-11-30 on an NVIDIA H200, driver 580.159.04, bf16, by bench/tile_rates.py
+ * (bench/results/2026-11-30-h200-tiles.json and -tiles-hopper.json). partial_ns is the mean of a lower and an upper
+ * bound; a periodic predicate takes up to three times that. Rows marked * are scaled from their neighbours' rates and
+ * from whole runs at that shape (docs/kernels.md).
+ * copy_bytes_per_us: device copy, 4.26 TB/s, 2026-11-30.
  */
 #include "analysis/tune.h"
 
@@ -12,26 +13,28 @@
 
 /* clang-format off */
 static const struct sp_tune_row rows[] = {
-    /* family   max rows cols warps blocks   full partial  bits   row
-                dim               per_sm     ns      ns    ns    ns */
-    {HOPPER,     64, 128, 128, 12,  1,      1220,    250,  300,  1300},
-    {PORTABLE,   64, 128, 128,  4,  2,      3502,    810,  875,  3547},
-    {PORTABLE,   64, 128,  64,  4,  2,      1892,    544,  577,  3702},
-    {PORTABLE,   64,  64,  64,  4,  3,      1558,    497,  630,  1893},
-    {PORTABLE,   64, 128,  32,  4,  2,      1097,    269,  249,  3118},
-    {PORTABLE,   64,  64,  32,  4,  3,       925,    256,  301,  2698},
-    {HOPPER,    128, 128, 128, 12,  1,      1850,    300,  400,  1800},
-    {HOPPER,    128, 128,  64, 12,  1,      1050,    180,  220,  1800},
-    {PORTABLE,  128, 128,  64,  4,  2,      3078,    510,  538,  5455},
-    {PORTABLE,  128, 128,  32,  4,  2,      1690,    433,  435,  5953},
-    {PORTABLE,  128,  64,  64,  4,  2,      2086,    536,  464,  3366},
-    {PORTABLE,  128,  64,  32,  4,  3,      1594,    480,  344,  4332},
-    {HOPPER,    192, 128,  96, 12,  1,      2220,    250,  320,  3000},
-    {HOPPER,    192, 128,  64, 12,  1,      1600,    180,  220,  3000},
-    {HOPPER,    256, 128,  64, 12,  1,      2010,    180,  220,  4000},
-    {PORTABLE,  256,  64,  64,  4,  1,      1733,    499,  385,  3059},
-    {PORTABLE,  256,  64,  32,  4,  2,      1988,    605,  542,  5902},
-    {PORTABLE,  256, 128,  32,  8,  1,      2314,    301,  335,  5684},
+    /* family   max rows cols warps blocks affine   full partial  bits   row
+                dim               per_sm   only       ns      ns    ns    ns */
+    {HOPPER,     64, 128, 192, 12,  1,     1,      1880,    800,  950,  1700}, /* * */
+    {HOPPER,     64, 128, 128, 12,  1,     0,      1285,    561,  646,  1710},
+    {PORTABLE,   64, 128, 128,  4,  2,     0,      3502,    810,  875,  3547},
+    {PORTABLE,   64, 128,  64,  4,  2,     0,      1892,    544,  577,  3702},
+    {PORTABLE,   64,  64,  64,  4,  3,     0,      1558,    497,  630,  1893},
+    {PORTABLE,   64, 128,  32,  4,  2,     0,      1097,    269,  249,  3118},
+    {PORTABLE,   64,  64,  32,  4,  3,     0,       925,    256,  301,  2698},
+    {HOPPER,    128, 128, 160, 12,  1,     1,      2140,    900,  650,  1200}, /* * */
+    {HOPPER,    128, 128, 128, 12,  1,     0,      1773,    700,  490,   932},
+    {HOPPER,    128, 128,  64, 12,  1,     0,       984,    414,  460,  1847},
+    {PORTABLE,  128, 128,  64,  4,  2,     0,      3078,    510,  538,  5455},
+    {PORTABLE,  128, 128,  32,  4,  2,     0,      1690,    433,  435,  5953},
+    {PORTABLE,  128,  64,  64,  4,  2,     0,      2086,    536,  464,  3366},
+    {PORTABLE,  128,  64,  32,  4,  3,     0,      1594,    480,  344,  4332},
+    {HOPPER,    192, 128,  96, 12,  1,     0,      1709,    800,  413,  4032},
+    {HOPPER,    192, 128,  64, 12,  1,     0,      1344,    690,  356,  1883},
+    {HOPPER,    256, 128,  64, 12,  1,     0,      1624,    619,  313,  4404},
+    {PORTABLE,  256,  64,  64,  4,  1,     0,      1733,    499,  385,  3059},
+    {PORTABLE,  256,  64,  32,  4,  2,     0,      1988,    605,  542,  5902},
+    {PORTABLE,  256, 128,  32,  8,  1,     0,      2314,    301,  335,  5684},
 };
 /* clang-format on */
 
@@ -39,7 +42,7 @@ const struct sp_tune_table sp_tune_h200 = {
     .chip = "H200",
     .sm_count = 132,
     .copy_bytes_per_us = 4.26e+06,
-    .launch_us = 3.9,
+    .launch_us = 4.0,
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
 };

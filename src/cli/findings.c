@@ -193,7 +193,7 @@ static void say_waste(const struct sp_findings *f, struct text *t)
 {
     const splat_plan_info *info = &f->info;
     double share = 100.0 / info->waste;
-    if (info->waste <= 1.5) {
+    if (info->waste <= 1.25) {
         say(t, " %.1f %% of the computed pairs are allowed: little work is wasted.", share);
     } else if (info->waste <= 4) {
         say(t,

@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#undef sp_fail
+#undef sp_no_memory
+
 static _Thread_local char sentence[2048];
 
 enum splat_status sp_fail(enum splat_status status, const char *format, ...)

@@ -6,13 +6,16 @@
 #include <stddef.h>
 
 struct sp_strbuf {
-    char *text;   /* always NUL-terminated once non-NULL */
-    size_t size;  /* without the NUL */
+    char *text;  /* always NUL-terminated once non-NULL */
+    size_t size; /* without the NUL */
     size_t capacity;
-    int failed;   /* an allocation failed: contents are incomplete */
+    int failed; /* an allocation failed: contents are incomplete */
 };
 
-#define SP_STRBUF_INIT {0}
+#define SP_STRBUF_INIT                                                                                             \
+    {                                                                                                              \
+        0                                                                                                          \
+    }
 
 void sp_strbuf_add(struct sp_strbuf *buf, const char *text, size_t size);
 void sp_strbuf_puts(struct sp_strbuf *buf, const char *text);

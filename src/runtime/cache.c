@@ -248,11 +248,12 @@ static unsigned char *encode(const char *key, const struct sp_image *image, size
         }
         total += lengths[p];
     }
-    unsigned char *data = malloc(total), *to = data + PARTS_AT;
+    unsigned char *data = malloc(total);
     if (!data) {
         *status = sp_no_memory("a cache entry", total);
         return NULL;
     }
+    unsigned char *to = data + PARTS_AT;
     for (int p = 0; p < PARTS; p++) {
         put_number(data + LENGTHS_AT + 8 * p, lengths[p], 8);
         if (lengths[p])

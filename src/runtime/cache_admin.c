@@ -178,7 +178,7 @@ static void shrink(int folder, struct listing *list, int64_t max_bytes, const ch
     for (size_t k = 0; k < list->count; k++)
         if (!list->items[k].temporary && list->items[k].regular && !list->items[k].gone)
             total += list->items[k].bytes;
-    if (total <= max_bytes)
+    if (total <= max_bytes || !list->count)
         return;
     distrust_future(list);
     qsort(list->items, list->count, sizeof *list->items, by_use);

@@ -33,8 +33,9 @@ struct sp_image_origin {
 };
 
 /* The image of a source for an arch: from this process, the disk cache or NVRTC, in this order. Two threads that
- * ask for one key compile it once. The image lives as long as the context. With `require_store` a compiled image
- * must reach the disk cache, or the call fails. */
+ * ask for one key compile it once. The image lives as long as the context. With `require_store` the image is in the
+ * disk cache afterwards, wherever it came from, or the call fails; without, one that cannot be stored still serves.
+ */
 enum splat_status sp_registry_image(splat_context *context, const struct sp_source *source, enum splat_arch arch,
                                     int require_store, const struct sp_image **image,
                                     struct sp_image_origin *origin);

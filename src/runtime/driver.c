@@ -54,7 +54,7 @@ static int resolve_all(void *library)
         void *address = dlsym(library, functions[i].symbol);
         if (!address) {
             snprintf(reason, sizeof reason,
-                     "the CUDA driver has no function %s: it is too old, version 11 or later "
+                     "the CUDA driver has no function %s: it is too old, version 12 or later "
                      "is needed",
                      functions[i].symbol);
             return 0;

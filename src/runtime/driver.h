@@ -32,6 +32,7 @@ typedef uint64_t sp_cu_pointer;
     F("cuCtxPopCurrent_v2", context_pop, (sp_cu_context * context))                                                \
     F("cuCtxGetDevice", context_get_device, (sp_cu_device * device))                                               \
     F("cuCtxSynchronize", context_synchronize, (void))                                                             \
+    F("cuStreamSynchronize", stream_synchronize, (sp_cu_stream stream))                                            \
     F("cuModuleLoadData", module_load_data, (sp_cu_module * module, const void *image))                            \
     F("cuModuleUnload", module_unload, (sp_cu_module module))                                                      \
     F("cuModuleGetFunction", module_get_function,                                                                  \
@@ -64,8 +65,9 @@ struct sp_driver {
 #undef F
 };
 
-/* Attribute numbers of cuDeviceGetAttribute and cuFuncSetAttribute, from the driver API reference. */
+/* Results, and attribute numbers of cuDeviceGetAttribute and cuFuncSetAttribute, from the driver API reference. */
 enum {
+    SP_CU_OUT_OF_MEMORY = 2,
     SP_DEVICE_MULTIPROCESSORS = 16,
     SP_DEVICE_L2_BYTES = 38,
     SP_DEVICE_CAPABILITY_MAJOR = 75,

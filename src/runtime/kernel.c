@@ -40,8 +40,11 @@ enum splat_status sp_device_arch(const struct sp_driver *driver, sp_cu_device de
     if (status != SPLAT_OK)
         return status;
     if (major != 8 && major != 9)
-        return sp_fail(SPLAT_UNSUPPORTED, "the device has compute capability %d.%d; kernels exist for 8.x and 9.0",
-                       major, minor);
+        return sp_fail(
+            SPLAT_UNSUPPORTED,
+            "the device has compute capability %d.%d; kernels exist for 8.x and 9.0 (device = cpu runs without "
+            "it, and an arch given by name compiles for another machine)",
+            major, minor);
     *arch = major == 9 ? SPLAT_ARCH_SM90A : SPLAT_ARCH_SM80;
     if (wanted != SPLAT_ARCH_AUTO && wanted != *arch)
         return sp_fail(SPLAT_UNSUPPORTED,
@@ -170,11 +173,12 @@ static enum splat_status upload_tables(splat_kernel *kernel)
     for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++)
         total += rounded(parts[p].bytes);
     const struct sp_driver *driver = kernel->driver;
-    if (driver->memory_alloc(&kernel->tables, total) != 0) {
+    sp_cu_result result = driver->memory_alloc(&kernel->tables, total);
+    if (result != 0)
         kernel->tables = 0;
+    if (result == SP_CU_OUT_OF_MEMORY)
         return sp_fail(SPLAT_NO_MEMORY, "no device memory for the plan's tables: %zu bytes were asked for", total);
-    }
-    enum splat_status status = SPLAT_OK;
+    enum splat_status status = sp_driver_check(driver, result, "cuMemAlloc");
     sp_cu_pointer at = kernel->tables;
     for (size_t p = 0; p < sizeof parts / sizeof parts[0] && status == SPLAT_OK; p++) {
         if (!parts[p].bytes)
@@ -183,6 +187,29 @@ static enum splat_status upload_tables(splat_kernel *kernel)
         status = sp_driver_check(driver, driver->copy_to_device(at, parts[p].data, parts[p].bytes), "cuMemcpyHtoD");
         at += rounded(parts[p].bytes);
     }
+    /* A copy from pageable memory may return before it has arrived, and a stream that does not wait for the default
+     * one would read the tables too early. */
+    if (status == SPLAT_OK)
+        status = sp_driver_check(driver, driver->stream_synchronize(NULL), "cuStreamSynchronize");
+    return status;
+}
+
+/* cuModuleLoadData, with the usual reason when it fails: code of a later CUDA than the driver knows. */
+static enum splat_status load_cubin(splat_kernel *kernel, const struct sp_image *image)
+{
+    const struct sp_driver *driver = kernel->driver;
+    sp_cu_result result = driver->module_load_data(&kernel->module, image->cubin);
+    if (result == 0)
+        return SPLAT_OK;
+    kernel->module = NULL;
+    enum splat_status status = sp_driver_check(driver, result, "cuModuleLoadData");
+    int served = 0, nvrtc = 0;
+    if (driver->driver_get_version(&served) == 0 && sp_nvrtc_version(&nvrtc) == SPLAT_OK && served < nvrtc)
+        return sp_fail(
+            status,
+            "%s; the driver serves CUDA %d.%d and NVRTC is %d.%d: update the driver, or set SPLAT_NVRTC to "
+            "an older libnvrtc.so",
+            splat_last_error(), served / 1000, served % 1000 / 10, nvrtc / 1000, nvrtc % 1000 / 10);
     return status;
 }
 
@@ -190,25 +217,16 @@ static enum splat_status load_module(splat_kernel *kernel, const struct sp_image
                                      const struct sp_source *source, sp_cu_device device)
 {
     const struct sp_driver *driver = kernel->driver;
-    int limit = 0, l2 = 0;
+    int l2 = 0;
     enum splat_status status = sp_driver_check(
-        driver, driver->device_get_attribute(&limit, SP_DEVICE_SHARED_BYTES_OPTIN, device), "cuDeviceGetAttribute");
-    if (status == SPLAT_OK)
-        status = sp_driver_check(driver, driver->device_get_attribute(&l2, SP_DEVICE_L2_BYTES, device),
-                                 "cuDeviceGetAttribute");
+        driver, driver->device_get_attribute(&l2, SP_DEVICE_L2_BYTES, device), "cuDeviceGetAttribute");
     if (status == SPLAT_OK)
         status = sp_driver_check(
             driver, driver->device_get_attribute(&kernel->multiprocessors, SP_DEVICE_MULTIPROCESSORS, device),
             "cuDeviceGetAttribute");
     kernel->l2_bytes = l2;
-    if (status == SPLAT_OK && source->shared_bytes > limit)
-        status = sp_fail(SPLAT_UNSUPPORTED,
-                         "tile %d x %d needs %d bytes of shared memory a block; the device has %d (force a smaller "
-                         "tile_rows or tile_cols)",
-                         kernel->plan->tile_rows, kernel->plan->tile_cols, source->shared_bytes, limit);
     if (status == SPLAT_OK)
-        status =
-            sp_driver_check(driver, driver->module_load_data(&kernel->module, image->cubin), "cuModuleLoadData");
+        status = load_cubin(kernel, image);
     if (status == SPLAT_OK)
         status =
             sp_driver_check(driver, driver->module_get_function(&kernel->function, kernel->module, source->entry),
@@ -242,13 +260,90 @@ static void describe(splat_compile_info *info, const struct sp_image *image, con
     info->cubin_bytes = (int64_t)image->cubin_bytes;
 }
 
-static enum splat_status load_gpu(splat_context *context, splat_kernel *kernel, sp_cu_device device)
+/* Plan and source in one. */
+static enum splat_status plan_and_source(const splat_mask *mask, const splat_options *options, splat_plan **plan,
+                                         struct sp_source *source)
 {
     struct sp_spec spec;
+    splat_plan *made;
+    enum splat_status status = splat_plan_create(mask, options, &made);
+    if (status != SPLAT_OK)
+        return status;
+    status = sp_plan_source(made, options, options->arch, &spec, source);
+    if (status == SPLAT_OK)
+        *plan = made;
+    else
+        splat_plan_destroy(made);
+    return status;
+}
+
+/* Puts in the place of kernel->plan and *source the cheapest of the table's tiles with at most `limit` bytes of
+ * shared memory, if there is one. */
+static enum splat_status take_smaller_tile(const splat_mask *mask, splat_kernel *kernel, int limit,
+                                           struct sp_source *source)
+{
+    const struct sp_tune_table *table = sp_tune_table_for(kernel->options.arch);
+    for (int r = 0; r < table->row_count; r++) {
+        splat_options forced = kernel->options;
+        splat_plan *plan;
+        struct sp_source other;
+        forced.tile_rows = table->rows[r].rows;
+        forced.tile_cols = table->rows[r].cols;
+        enum splat_status status = plan_and_source(mask, &forced, &plan, &other);
+        if (status == SPLAT_UNSUPPORTED)
+            continue; /* not a tile for this head dim */
+        if (status != SPLAT_OK)
+            return status;
+        int better = other.shared_bytes <= limit &&
+                     (source->shared_bytes > limit || plan->predicted_us < kernel->plan->predicted_us);
+        splat_plan_destroy(better ? kernel->plan : plan);
+        sp_source_free(better ? source : &other);
+        if (better) {
+            kernel->plan = plan;
+            *source = other;
+        }
+    }
+    return SPLAT_OK;
+}
+
+/* The plan, its tiles chosen so that they fit the device. */
+static enum splat_status plan_for_device(splat_context *context, const splat_mask *mask, splat_kernel *kernel,
+                                         sp_cu_device device, struct sp_source *source)
+{
+    int limit = 0;
+    enum splat_status status = sp_driver_check(
+        kernel->driver, kernel->driver->device_get_attribute(&limit, SP_DEVICE_SHARED_BYTES_OPTIN, device),
+        "cuDeviceGetAttribute");
+    if (status == SPLAT_OK)
+        status = plan_and_source(mask, &kernel->options, &kernel->plan, source);
+    if (status != SPLAT_OK || source->shared_bytes <= limit)
+        return status;
+    const int rows = kernel->plan->tile_rows, cols = kernel->plan->tile_cols, bytes = source->shared_bytes;
+    if (!kernel->options.tile_rows && !kernel->options.tile_cols)
+        status = take_smaller_tile(mask, kernel, limit, source);
+    if (status == SPLAT_OK && source->shared_bytes > limit)
+        status =
+            sp_fail(SPLAT_UNSUPPORTED, "tile %d x %d needs %d bytes of shared memory a block; the device has %d%s",
+                    rows, cols, bytes, limit,
+                    kernel->options.tile_rows || kernel->options.tile_cols
+                        ? " (leave tile_rows and tile_cols 0 to have one chosen that fits)"
+                        : ", and no smaller tile fits");
+    if (status == SPLAT_OK)
+        sp_log_message(&context->log, SPLAT_LOG_INFO,
+                       "tile %d x %d in place of %d x %d: that needs %d bytes of shared memory, the device has %d",
+                       (int)kernel->plan->tile_rows, (int)kernel->plan->tile_cols, rows, cols, bytes, limit);
+    else
+        sp_source_free(source);
+    return status;
+}
+
+static enum splat_status load_gpu(splat_context *context, const splat_mask *mask, splat_kernel *kernel,
+                                  sp_cu_device device)
+{
     struct sp_source source;
     const struct sp_image *image;
     struct sp_image_origin origin;
-    enum splat_status status = sp_plan_source(kernel->plan, &kernel->options, kernel->options.arch, &spec, &source);
+    enum splat_status status = plan_for_device(context, mask, kernel, device, &source);
     if (status != SPLAT_OK)
         return status;
     status = sp_registry_image(context, &source, kernel->options.arch, 0, &image, &origin);
@@ -290,6 +385,7 @@ enum splat_status splat_compile(splat_context *context, const splat_mask *mask, 
 {
     if (!context || !mask || !out)
         return sp_fail(SPLAT_INVALID, "%s is null", !context ? "context" : !mask ? "mask" : "kernel");
+    double start = sp_now_ms();
     splat_options full;
     const struct sp_driver *driver = NULL;
     sp_cu_context cu_context = NULL;
@@ -317,12 +413,11 @@ enum splat_status splat_compile(splat_context *context, const splat_mask *mask, 
     kernel->device = full.device;
     kernel->threads = context->threads;
     kernel->cu_context = cu_context;
+    kernel->driver = driver;
     splat_compile_info_init(&kernel->info);
-    status = splat_plan_create(mask, &full, &kernel->plan);
-    if (status == SPLAT_OK && full.device == SPLAT_DEVICE_GPU) {
-        kernel->driver = driver;
-        status = load_gpu(context, kernel, device);
-    }
+    status = full.device == SPLAT_DEVICE_GPU ? load_gpu(context, mask, kernel, device)
+                                             : splat_plan_create(mask, &full, &kernel->plan);
+    kernel->info.ms = sp_now_ms() - start;
     if (status != SPLAT_OK) {
         splat_kernel_destroy(kernel);
         return status;
@@ -349,7 +444,7 @@ enum splat_status splat_compile_to_cache(splat_context *context, const splat_mas
 {
     if (!context || !mask)
         return sp_fail(SPLAT_INVALID, "%s is null", context ? "mask" : "context");
-    splat_options full;
+    splat_options full = {0};
     splat_plan *plan = NULL;
     struct sp_spec spec;
     struct sp_source source;

@@ -185,8 +185,10 @@ enum splat_status sp_nvrtc_version(int *version)
 
 /* ---- Options ---- */
 
-#define LANGUAGE "--std=c++17"
-#define VERBOSE  "--ptxas-options=-v" /* changes the log, not the code */
+#define LANGUAGE     "--std=c++17"
+#define VERBOSE      "--ptxas-options=-v" /* changes the log, not the code */
+#define NO_CACHE     "--no-cache"         /* likewise, so it is in no key */
+#define HAS_NO_CACHE 12090                /* the first version with a cache of its own, and with this option */
 
 const char *sp_nvrtc_options(enum splat_arch arch)
 {
@@ -384,10 +386,13 @@ static char *program_log(program from)
     return log;
 }
 
-/* Creates and compiles. The caller destroys *made whenever it is not NULL, and frees *log. */
-static enum splat_status build(const struct sp_source *source, const char *const *options, int option_count,
-                               program *made, char **log)
+/* Creates and compiles. The caller destroys *made whenever it is not NULL, and frees *log.
+ *
+ * NVRTC's own cache is refused: what comes from there need not bring the log along, and without it a kernel with
+ * serialised products, refused when it was compiled, would pass the next time. */
+static enum splat_status build(const struct sp_source *source, const char *architecture, program *made, char **log)
 {
+    const char *const options[] = {architecture, LANGUAGE, VERBOSE, NO_CACHE};
     enum splat_status status = load();
     if (status != SPLAT_OK)
         return status;
@@ -397,7 +402,7 @@ static enum splat_status build(const struct sp_source *source, const char *const
         return sp_fail(SPLAT_COMPILE, "kernel %s: nvrtcCreateProgram gave %s", source->entry,
                        table.error_string(result));
     }
-    result = table.compile(*made, option_count, options);
+    result = table.compile(*made, version_number >= HAS_NO_CACHE ? 4 : 3, options);
     *log = program_log(*made);
     if (!*log)
         return sp_no_memory("the compiler's log", 1);
@@ -457,13 +462,12 @@ static enum splat_status check_image(const struct sp_source *source, struct sp_i
 
 enum splat_status sp_nvrtc_compile(const struct sp_source *source, enum splat_arch arch, struct sp_image *image)
 {
-    const char *const options[] = {
-        arch == SPLAT_ARCH_SM80 ? "--gpu-architecture=sm_80" : "--gpu-architecture=sm_90a", LANGUAGE, VERBOSE};
     program made = NULL;
     char *cubin = NULL;
     *image = (struct sp_image){0};
     enum splat_status status =
-        build(source, options, (int)(sizeof options / sizeof options[0]), &made, &image->log);
+        build(source, arch == SPLAT_ARCH_SM80 ? "--gpu-architecture=sm_80" : "--gpu-architecture=sm_90a", &made,
+              &image->log);
     if (status == SPLAT_OK)
         status = fetch(made, table.cubin_size, table.cubin, "cubin", &cubin, &image->cubin_bytes);
     image->cubin = (unsigned char *)cubin;
@@ -478,13 +482,13 @@ enum splat_status sp_nvrtc_compile(const struct sp_source *source, enum splat_ar
 
 enum splat_status sp_nvrtc_ptx(const struct sp_source *source, enum splat_arch arch, char **ptx)
 {
-    /* A virtual architecture: the assembler is not run. */
-    const char *const options[] = {
-        arch == SPLAT_ARCH_SM80 ? "--gpu-architecture=compute_80" : "--gpu-architecture=compute_90a", LANGUAGE};
     program made = NULL;
     char *log = NULL;
     size_t size = 0;
-    enum splat_status status = build(source, options, (int)(sizeof options / sizeof options[0]), &made, &log);
+    /* A virtual architecture: the assembler is not run. */
+    enum splat_status status =
+        build(source, arch == SPLAT_ARCH_SM80 ? "--gpu-architecture=compute_80" : "--gpu-architecture=compute_90a",
+              &made, &log);
     if (status == SPLAT_OK)
         status = fetch(made, table.ptx_size, table.ptx, "PTX", ptx, &size);
     if (made)

@@ -310,6 +310,37 @@ constexpr int K_PITCH = 16 * (HEAD_CHUNKS | 1);
 constexpr int V_PITCH = 16 * (VALUE_CHUNKS | 1);
 constexpr int Q_PITCH = K_PITCH > V_PITCH ? K_PITCH : V_PITCH; // o takes the place of q at the end
 
+// ---- Where a tile's data is ----
+
+struct MaskSource {
+    unsigned predicate, words; // shared addresses
+};
+
+__device__ __forceinline__ int predicate_word(const MaskSource &source, int index)
+{
+    return static_cast<int>(load_shared_u32(source.predicate + 4 * index));
+}
+
+__device__ __forceinline__ unsigned mask_word(const MaskSource &source, int byte)
+{
+    return load_shared_u32(source.words + byte);
+}
+
+// Shared address of 8 columns of a key's values.
+__device__ __forceinline__ unsigned value_address(unsigned v_tile, int key, int block)
+{
+    return v_tile + key * V_PITCH + 16 * block;
+}
+
+// What every attention kernel shares, whatever moves its data: the plan's records, masking, the running softmax, what to do
+// about values that are not finite, and which work comes next.
+//
+// Takes, from the template that it is pasted into: the sizes ROW_BLOCKS, COL_BLOCKS, KEY_STEPS and VALUE_BLOCKS, and the
+// functions that reach the tile's data where that template keeps it: struct MaskSource with predicate_word and mask_word,
+// and value_address. Keeps true: no asm and no memory but through those functions and the plan's tables.
+
+// ---- The plan ----
+
 // The kinds of predicate, numbered as enum sp_pred_kind, and which of them this kernel knows.
 enum PredicateKind { PRED_NONE, PRED_LOWER, PRED_UPPER, PRED_BOUNDS, PRED_TABLE, PRED_PERIODIC, PRED_BITS };
 constexpr bool HAS_PARTIAL = (PREDICATE_MASK & ~1u) != 0;
@@ -332,26 +363,11 @@ struct alignas(16) sp_predicate {
     int reserved[3];
 };
 
-// The words a PARTIAL tile brings along: its bounds table or its bitmask.
+// Bytes of a row of a tile's bitmask.
 constexpr int BITS_ROW_BYTES = TILE_COLS / 8;
-constexpr int TABLE_BYTES = HAS_TABLE ? 8 * TILE_ROWS : 0;
-constexpr int BITS_BYTES = HAS_BITS ? TILE_ROWS * BITS_ROW_BYTES : 0;
-constexpr int WORDS_BYTES = TABLE_BYTES > BITS_BYTES ? TABLE_BYTES : BITS_BYTES;
-
-// Where things lie in shared memory.
-constexpr int K_OFFSET = TILE_ROWS * Q_PITCH;
-constexpr int V_OFFSET = K_OFFSET + TILE_COLS * K_PITCH;
-constexpr int WORDS_OFFSET = V_OFFSET + TILE_COLS * V_PITCH;
-constexpr int PREDICATE_OFFSET = WORDS_OFFSET + WORDS_BYTES;
-constexpr int RECORD_OFFSET = PREDICATE_OFFSET + (HAS_PARTIAL ? static_cast<int>(sizeof(sp_predicate)) : 0);
-constexpr int LAYOUT_BYTES = RECORD_OFFSET + 16;
-
-static_assert(WARP_ROWS == 16 || WARP_ROWS == 32, "a warp takes 16 or 32 rows");
-static_assert(TILE_ROWS == WARP_ROWS * WARPS, "warps share the rows evenly");
-static_assert(TILE_COLS == 32 || TILE_COLS == 64 || TILE_COLS == 128, "a row of a bitmask is whole words");
-static_assert(HEAD_DIM % 8 == 0 && VALUE_DIM % 8 == 0, "rows are whole chunks");
 static_assert(sizeof(sp_predicate) == 48, "three chunks");
-static_assert(LAYOUT_BYTES == SHARED_BYTES, "host and kernel agree on the shared memory");
+
+// ---- What a thread holds ----
 
 // Scores of a thread: [row block][key block][2 * half + e] is row 16 * block + 8 * half + g, key 8 * block + 2t +
 // e, with g = lane / 4, t = lane % 4. Outputs likewise, with blocks of value columns.
@@ -369,14 +385,6 @@ __device__ __forceinline__ float infinity()
 
 // Exponent bits of an element.
 constexpr unsigned EXPONENT = IS_BF16 ? 0x7f80u : 0x7c00u;
-
-__device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
-{
-    if constexpr (IS_BF16)
-        mma_16x8x16_bf16(d, a, b0, b1);
-    else
-        mma_16x8x16_f16(d, a, b0, b1);
-}
 
 __device__ __forceinline__ unsigned pack(float low, float high)
 {
@@ -397,11 +405,10 @@ __device__ __forceinline__ unsigned nonfinite_bits(unsigned pair)
 
 // A PARTIAL tile as a thread sees it.
 struct MaskTile {
-    unsigned predicate; // shared address of its struct sp_predicate
-    unsigned words;     // shared address of its bounds table or bitmask
-    int tile_row;       // the thread's first row within the tile; the others are 8, 16 and 24 further
-    int row;            // the same row within the mask
-    int column;         // the thread's first column within the mask; the others are 8 * block + e further
+    MaskSource source; // its struct sp_predicate, and its bounds table or bitmask
+    int tile_row;      // the thread's first row within the tile; the others are 8, 16 and 24 further
+    int row;           // the same row within the mask
+    int column;        // the thread's first column within the mask; the others are 8 * block + e further
 };
 
 constexpr int THREAD_ROWS = 2 * ROW_BLOCKS;
@@ -411,7 +418,7 @@ enum PredicateField { LO_SLOPE, LO_OFFSET, HI_SLOPE, HI_OFFSET, STRIDE, WIDTH, P
 
 __device__ __forceinline__ int predicate_field(const MaskTile &tile, PredicateField field)
 {
-    return static_cast<int>(load_shared_u32(tile.predicate + 4 * field));
+    return predicate_word(tile.source, field);
 }
 
 // slope * row + offset, which fits an int for every row of the mask; rows beyond it may wrap, and are not stored.
@@ -452,6 +459,196 @@ __device__ __forceinline__ void apply_predicate(int kind, const MaskTile &tile, 
 {
     if (kind == PRED_UPPER)
         mask_upper(tile, s);
+}
+
+// ---- Running softmax ----
+
+// Turns scores into weights exp(scale * (s - max)), brings the sums so far to the new maximum, and gives the factors
+// that do the same for the outputs. The maximum is of raw scores. A row with nothing allowed yet has maximum -inf; 0 stands for it in the exponents, so
+// that its weights and its factor are exp(-inf) = 0 and not exp(-inf + inf). `row_sum` is this thread's part of the
+// sum.
+__device__ __forceinline__ void softmax(Scores &s, RowValues &row_max, RowValues &row_sum, RowValues &factors,
+                                        float scale_log2)
+{
+#pragma unroll
+    for (int b = 0; b < ROW_BLOCKS; ++b)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float top = row_max[b][half];
+#pragma unroll
+            for (int block = 0; block < COL_BLOCKS; ++block)
+                top = fmaxf(top, fmaxf(s[b][block][2 * half], s[b][block][2 * half + 1]));
+            top = fmaxf(top, shuffle_xor(top, 1));
+            top = fmaxf(top, shuffle_xor(top, 2));
+            const float bias = top == -infinity() ? 0.0f : -top * scale_log2;
+            const float factor = exp2_approx(fmaf(row_max[b][half], scale_log2, bias));
+            float sum = row_sum[b][half] * factor;
+#pragma unroll
+            for (int block = 0; block < COL_BLOCKS; ++block)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    float &x = s[b][block][2 * half + e];
+                    x = exp2_approx(fmaf(x, scale_log2, bias));
+                    sum += x;
+                }
+            factors[b][half] = factor;
+            row_max[b][half] = top;
+            row_sum[b][half] = sum;
+        }
+}
+
+__device__ __forceinline__ void rescale(Outputs &o, const RowValues &factors)
+{
+#pragma unroll
+    for (int b = 0; b < ROW_BLOCKS; ++b)
+#pragma unroll
+        for (int block = 0; block < VALUE_BLOCKS; ++block)
+#pragma unroll
+            for (int x = 0; x < 4; ++x)
+                o[b][block][x] *= factors[b][x / 2];
+}
+
+// The layout of scores is the layout of the a operand: no lane needs another's weights.
+__device__ __forceinline__ void pack_weights(const Scores &s, Weights &p)
+{
+#pragma unroll
+    for (int step = 0; step < KEY_STEPS; ++step)
+#pragma unroll
+        for (int b = 0; b < ROW_BLOCKS; ++b)
+#pragma unroll
+            for (int x = 0; x < 4; ++x) {
+                const float(&pair)[4] = s[b][2 * step + x / 2];
+                p[step][b][x] = pack(pair[2 * (x % 2)], pair[2 * (x % 2) + 1]);
+            }
+}
+
+// ---- Values that are inf or NaN ----
+//
+// A masked key has weight 0, and 0 * NaN would be NaN. So a PARTIAL tile whose v holds such values takes a detour:
+// what they bring to the rows that are allowed to see them is added apart, then they are set to zero for the
+// product.
+
+// Sets the halves of a word that are not finite to 0.
+__device__ __forceinline__ unsigned clear_nonfinite(unsigned pair)
+{
+    return pair & ~((nonfinite_bits(pair) >> 15) * 0xffffu);
+}
+
+// A non-finite element, in the low half of x, as fp32.
+__device__ __forceinline__ float widen_nonfinite(unsigned x)
+{
+    constexpr unsigned mantissa = EXPONENT & (~EXPONENT + 1);
+    return __int_as_float(
+        static_cast<int>((x & 0x8000u) << 16 | 0x7f800000u | (x & (mantissa - 1)) << (IS_BF16 ? 16 : 13)));
+}
+
+// Adds to o the non-finite values of the keys that have a weight in the row. Small rather than fast: it is seldom
+// called.
+__device__ __forceinline__ void add_nonfinite(const Weights &p, unsigned v_tile, Outputs &o)
+{
+    const int t = static_cast<int>(threadIdx.x) % 4;
+    unsigned weighty[THREAD_ROWS][TILE_COLS / 32] = {}; // bit per key: the row gives it a weight
+#pragma unroll
+    for (int step = 0; step < KEY_STEPS; ++step)
+#pragma unroll
+        for (int r = 0; r < THREAD_ROWS; ++r) {
+            unsigned bits = 0;
+#pragma unroll
+            for (int x = 0; x < 2; ++x) {
+                const unsigned pair = p[step][r / 2][2 * x + r % 2];
+                bits |= ((pair & 0xffffu ? 1u : 0u) | (pair >> 16 ? 2u : 0u)) << (8 * x);
+            }
+            weighty[r][step / 2] |= bits << (16 * (step % 2) + 2 * t);
+        }
+#pragma unroll
+    for (int r = 0; r < THREAD_ROWS; ++r)
+#pragma unroll
+        for (int w = 0; w < TILE_COLS / 32; ++w)
+            weighty[r][w] = quad_or(weighty[r][w]);
+#pragma unroll 1
+    for (int block = 0; block < VALUE_BLOCKS; ++block) {
+        float sum[THREAD_ROWS][2] = {};
+#pragma unroll
+        for (int w = 0; w < TILE_COLS / 32; ++w)
+#pragma unroll 1
+            for (int key = 0; key < 32; ++key) {
+                const unsigned pair = load_shared_u32(value_address(v_tile, 32 * w + key, block) + 4 * t);
+                const unsigned found = nonfinite_bits(pair);
+#pragma unroll
+                for (int e = 0; e < 2; ++e)
+                    if (found & 0x8000u << (16 * e))
+#pragma unroll
+                        for (int r = 0; r < THREAD_ROWS; ++r)
+                            if (weighty[r][w] >> key & 1)
+                                sum[r][e] += widen_nonfinite(pair >> (16 * e));
+            }
+#pragma unroll
+        for (int b = 0; b < VALUE_BLOCKS; ++b)
+            if (b == block)
+#pragma unroll
+                for (int r = 0; r < THREAD_ROWS; ++r)
+#pragma unroll
+                    for (int e = 0; e < 2; ++e)
+                        o[r / 2][b][2 * (r % 2) + e] += sum[r][e];
+    }
+}
+
+// ---- Which work comes next ----
+
+struct Work {
+    int pair; // batch * heads + head
+    sp_row_tile row_tile;
+};
+
+// Blocks are numbered section by section of (batch, head) pairs, whose keys and values share the L2 cache; within a
+// section by place in the launch order, longest row tile first; then by pair.
+__device__ __forceinline__ Work find_work(const sp_launch_args &args, int item)
+{
+    const int pairs = args.batch * args.heads;
+    const int section = args.section < pairs ? args.section : pairs;
+    const int first_pair = item / (args.row_tile_count * section) * section;
+    const int within = item - first_pair * args.row_tile_count;
+    const int width = pairs - first_pair < section ? pairs - first_pair : section;
+    Work work;
+    work.pair = first_pair + within % width;
+    sp_i64 index = within / width;
+    if constexpr (MASK_MAP) {
+        const int map_batch = args.map_batch == 1 ? 0 : work.pair / args.heads;
+        const int map_head = args.map_heads == 1 ? 0 : work.pair % args.heads;
+        index += sp_i64(args.row_tile_count) *
+                 static_cast<const int *>(args.map)[sp_i64(map_batch) * args.map_heads + map_head];
+    }
+    work.row_tile = static_cast<const sp_row_tile *>(args.row_tiles)[index];
+    return work;
+}
+
+// ---- Shared memory ----
+
+// The words a PARTIAL tile brings along: its bounds table or its bitmask.
+constexpr int TABLE_BYTES = HAS_TABLE ? 8 * TILE_ROWS : 0;
+constexpr int BITS_BYTES = HAS_BITS ? TILE_ROWS * BITS_ROW_BYTES : 0;
+constexpr int WORDS_BYTES = TABLE_BYTES > BITS_BYTES ? TABLE_BYTES : BITS_BYTES;
+
+// Where things lie in shared memory.
+constexpr int K_OFFSET = TILE_ROWS * Q_PITCH;
+constexpr int V_OFFSET = K_OFFSET + TILE_COLS * K_PITCH;
+constexpr int WORDS_OFFSET = V_OFFSET + TILE_COLS * V_PITCH;
+constexpr int PREDICATE_OFFSET = WORDS_OFFSET + WORDS_BYTES;
+constexpr int RECORD_OFFSET = PREDICATE_OFFSET + (HAS_PARTIAL ? static_cast<int>(sizeof(sp_predicate)) : 0);
+constexpr int LAYOUT_BYTES = RECORD_OFFSET + 16;
+
+static_assert(WARP_ROWS == 16 || WARP_ROWS == 32, "a warp takes 16 or 32 rows");
+static_assert(TILE_ROWS == WARP_ROWS * WARPS, "warps share the rows evenly");
+static_assert(TILE_COLS == 32 || TILE_COLS == 64 || TILE_COLS == 128, "a row of a bitmask is whole words");
+static_assert(HEAD_DIM % 8 == 0 && VALUE_DIM % 8 == 0, "rows are whole chunks");
+static_assert(LAYOUT_BYTES == SHARED_BYTES, "host and kernel agree on the shared memory");
+
+__device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
+{
+    if constexpr (IS_BF16)
+        mma_16x8x16_bf16(d, a, b0, b1);
+    else
+        mma_16x8x16_f16(d, a, b0, b1);
 }
 
 // ---- Walking the tiles ----
@@ -637,60 +834,6 @@ __device__ __forceinline__ void multiply_scores(unsigned q_lane, unsigned k_lane
         }
 }
 
-// ---- Running softmax ----
-
-// Turns scores into weights exp(scale * (s - max)), and brings the sums and outputs so far to the new maximum. The
-// maximum is of raw scores. A row with nothing allowed yet has maximum -inf; 0 stands for it in the exponents, so
-// that its weights and its factor are exp(-inf) = 0 and not exp(-inf + inf). `row_sum` is this thread's part of the
-// sum.
-__device__ __forceinline__ void softmax(Scores &s, RowValues &row_max, RowValues &row_sum, Outputs &o,
-                                        float scale_log2)
-{
-#pragma unroll
-    for (int b = 0; b < ROW_BLOCKS; ++b)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            float top = row_max[b][half];
-#pragma unroll
-            for (int block = 0; block < COL_BLOCKS; ++block)
-                top = fmaxf(top, fmaxf(s[b][block][2 * half], s[b][block][2 * half + 1]));
-            top = fmaxf(top, shuffle_xor(top, 1));
-            top = fmaxf(top, shuffle_xor(top, 2));
-            const float bias = top == -infinity() ? 0.0f : -top * scale_log2;
-            const float factor = exp2_approx(fmaf(row_max[b][half], scale_log2, bias));
-            float sum = row_sum[b][half] * factor;
-#pragma unroll
-            for (int block = 0; block < COL_BLOCKS; ++block)
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    float &x = s[b][block][2 * half + e];
-                    x = exp2_approx(fmaf(x, scale_log2, bias));
-                    sum += x;
-                }
-#pragma unroll
-            for (int block = 0; block < VALUE_BLOCKS; ++block) {
-                o[b][block][2 * half] *= factor;
-                o[b][block][2 * half + 1] *= factor;
-            }
-            row_max[b][half] = top;
-            row_sum[b][half] = sum;
-        }
-}
-
-// The layout of scores is the layout of the a operand: no lane needs another's weights.
-__device__ __forceinline__ void pack_weights(const Scores &s, Weights &p)
-{
-#pragma unroll
-    for (int step = 0; step < KEY_STEPS; ++step)
-#pragma unroll
-        for (int b = 0; b < ROW_BLOCKS; ++b)
-#pragma unroll
-            for (int x = 0; x < 4; ++x) {
-                const float(&pair)[4] = s[b][2 * step + x / 2];
-                p[step][b][x] = pack(pair[2 * (x % 2)], pair[2 * (x % 2) + 1]);
-            }
-}
-
 // ---- o += p v ----
 
 // v of 16 keys and a pair of blocks of 8 columns as b operands; the second one is left out when it does not exist.
@@ -726,10 +869,6 @@ __device__ __forceinline__ void multiply_values(const Weights &p, unsigned v_lan
 }
 
 // ---- Values that are inf or NaN ----
-//
-// A masked key has weight 0, and 0 * NaN would be NaN. So a PARTIAL tile whose v holds such values takes a detour:
-// what they bring to the rows that are allowed to see them is added apart, then they are set to zero for the
-// product.
 
 // Whether this thread's own chunks of v hold one; they must have landed for this thread.
 __device__ __forceinline__ bool own_values_nonfinite(unsigned v_tile)
@@ -751,68 +890,9 @@ __device__ __forceinline__ void clear_own_nonfinite(unsigned v_tile)
         Chunk c = load_shared_chunk(address);
 #pragma unroll
         for (int w = 0; w < 4; ++w)
-            c.word[w] &= ~((nonfinite_bits(c.word[w]) >> 15) * 0xffffu);
+            c.word[w] = clear_nonfinite(c.word[w]);
         store_shared_chunk(address, c);
     });
-}
-
-// A non-finite element, in the low half of x, as fp32.
-__device__ __forceinline__ float widen_nonfinite(unsigned x)
-{
-    constexpr unsigned mantissa = EXPONENT & (~EXPONENT + 1);
-    return __int_as_float(
-        static_cast<int>((x & 0x8000u) << 16 | 0x7f800000u | (x & (mantissa - 1)) << (IS_BF16 ? 16 : 13)));
-}
-
-// Adds to o the non-finite values of the keys that have a weight in the row. Small rather than fast: it is seldom
-// called.
-__device__ __forceinline__ void add_nonfinite(const Weights &p, unsigned v_tile, Outputs &o)
-{
-    const int t = static_cast<int>(threadIdx.x) % 4;
-    unsigned weighty[THREAD_ROWS][TILE_COLS / 32] = {}; // bit per key: the row gives it a weight
-#pragma unroll
-    for (int step = 0; step < KEY_STEPS; ++step)
-#pragma unroll
-        for (int r = 0; r < THREAD_ROWS; ++r) {
-            unsigned bits = 0;
-#pragma unroll
-            for (int x = 0; x < 2; ++x) {
-                const unsigned pair = p[step][r / 2][2 * x + r % 2];
-                bits |= ((pair & 0xffffu ? 1u : 0u) | (pair >> 16 ? 2u : 0u)) << (8 * x);
-            }
-            weighty[r][step / 2] |= bits << (16 * (step % 2) + 2 * t);
-        }
-#pragma unroll
-    for (int r = 0; r < THREAD_ROWS; ++r)
-#pragma unroll
-        for (int w = 0; w < TILE_COLS / 32; ++w)
-            weighty[r][w] = quad_or(weighty[r][w]);
-#pragma unroll 1
-    for (int block = 0; block < VALUE_BLOCKS; ++block) {
-        float sum[THREAD_ROWS][2] = {};
-#pragma unroll
-        for (int w = 0; w < TILE_COLS / 32; ++w)
-#pragma unroll 1
-            for (int key = 0; key < 32; ++key) {
-                const unsigned pair = load_shared_u32(v_tile + (32 * w + key) * V_PITCH + 16 * block + 4 * t);
-                const unsigned found = nonfinite_bits(pair);
-#pragma unroll
-                for (int e = 0; e < 2; ++e)
-                    if (found & 0x8000u << (16 * e))
-#pragma unroll
-                        for (int r = 0; r < THREAD_ROWS; ++r)
-                            if (weighty[r][w] >> key & 1)
-                                sum[r][e] += widen_nonfinite(pair >> (16 * e));
-            }
-#pragma unroll
-        for (int b = 0; b < VALUE_BLOCKS; ++b)
-            if (b == block)
-#pragma unroll
-                for (int r = 0; r < THREAD_ROWS; ++r)
-#pragma unroll
-                    for (int e = 0; e < 2; ++e)
-                        o[r / 2][b][2 * (r % 2) + e] += sum[r][e];
-    }
 }
 
 // ---- Results ----
@@ -855,35 +935,7 @@ __device__ __forceinline__ void store_results(unsigned q_warp, int first_row, in
     }
 }
 
-// ---- Which work a block has ----
-
-struct Work {
-    int pair; // batch * heads + head
-    sp_row_tile row_tile;
-};
-
-// Blocks are numbered section by section of (batch, head) pairs, whose keys and values share the L2 cache; within a
-// section by place in the launch order, longest row tile first; then by pair.
-__device__ __forceinline__ Work find_work(const sp_launch_args &args)
-{
-    const int pairs = args.batch * args.heads;
-    const int section = args.section < pairs ? args.section : pairs;
-    const int block = static_cast<int>(block_index());
-    const int first_pair = block / (args.row_tile_count * section) * section;
-    const int within = block - first_pair * args.row_tile_count;
-    const int width = pairs - first_pair < section ? pairs - first_pair : section;
-    Work work;
-    work.pair = first_pair + within % width;
-    sp_i64 index = within / width;
-    if constexpr (MASK_MAP) {
-        const int map_batch = args.map_batch == 1 ? 0 : work.pair / args.heads;
-        const int map_head = args.map_heads == 1 ? 0 : work.pair % args.heads;
-        index += sp_i64(args.row_tile_count) *
-                 static_cast<const int *>(args.map)[sp_i64(map_batch) * args.map_heads + map_head];
-    }
-    work.row_tile = static_cast<const sp_row_tile *>(args.row_tiles)[index];
-    return work;
-}
+// ---- The kernel ----
 
 // The rows of one head, `offset` elements into a tensor.
 __device__ __forceinline__ const char *head_rows(const void *tensor, sp_i64 offset)
@@ -891,13 +943,11 @@ __device__ __forceinline__ const char *head_rows(const void *tensor, sp_i64 offs
     return static_cast<const char *>(tensor) + 2 * offset;
 }
 
-// ---- The kernel ----
-
 // Grid: row_tile_count * batch * heads blocks. Block: THREADS. Dynamic shared memory: SHARED_BYTES.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     splat_attention(const __grid_constant__ sp_launch_args args)
 {
-    const Work work = find_work(args);
+    const Work work = find_work(args, static_cast<int>(block_index()));
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
     const int tile_row = work.row_tile.tile * TILE_ROWS; // of the mask
     const unsigned shared = shared_base();
@@ -964,14 +1014,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             if constexpr (HAS_PARTIAL)
                 if (kind != PRED_NONE) {
                     MaskTile tile;
-                    tile.predicate = shared + PREDICATE_OFFSET;
-                    tile.words = shared + WORDS_OFFSET;
+                    tile.source.predicate = shared + PREDICATE_OFFSET;
+                    tile.source.words = shared + WORDS_OFFSET;
                     tile.tile_row = warp * WARP_ROWS + lane / 4;
                     tile.row = tile_row + tile.tile_row;
                     tile.column = cursor.column + lane % 4 * 2;
                     apply_predicate(kind, tile, s);
                 }
-            softmax(s, row_max, row_sum, o, args.scale_log2);
+            RowValues factors;
+            softmax(s, row_max, row_sum, factors, args.scale_log2);
+            rescale(o, factors);
             Weights p;
             pack_weights(s, p);
 
@@ -994,6 +1046,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     }
 
     // Which work this was is found out once more, which keeps it out of the registers of the loop.
-    const Work done = find_work(args);
+    const Work done = find_work(args, static_cast<int>(block_index()));
     store_results(q_warp, done.row_tile.tile * TILE_ROWS + warp * WARP_ROWS, done.pair, row_max, row_sum, o, args);
 }

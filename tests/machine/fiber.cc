@@ -16,8 +16,8 @@ constexpr size_t STACK_BYTES = 256 << 10;
 static void make_stack(Fiber &fiber)
 {
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    void *memory =
-        mmap(nullptr, STACK_BYTES + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory = mmap(nullptr, STACK_BYTES + page, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE) != 0) {
         perror("machine: no memory for the stack of a thread");
         exit(1);

@@ -5,9 +5,9 @@
 // seed. Ends the process with a report on any fault: a race, a read of what was never written or is still being
 // copied, an access beyond or across a buffer, lanes that are not together where they must be, a deadlock.
 //
-// Two accesses are in order when a chain of barriers leads from one to the other (vector clocks, so that this does not
-// depend on how the run happened to go). Shared memory is tracked by 4-byte words. A copy under way owns the words that
-// it writes until its thread has waited for it, while the bytes land at a random moment before that.
+// Two accesses are in order when a chain of barriers leads from one to the other (vector clocks, so that this does
+// not depend on how the run happened to go). Shared memory is tracked by 4-byte words. A copy under way owns the
+// words that it writes until its thread has waited for it, while the bytes land at a random moment before that.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -30,14 +30,14 @@ struct Launch {
     unsigned blocks;
     int threads, shared_bytes; // a block
     uint64_t seed;
-    const char *object; // file of the kernel, for source lines
 };
 
 constexpr int FAULT_EXIT = 3; // the process's exit code after a report
 
 void run(const Launch &launch);
 
-// Signals (bad memory, division by zero, failed bounds checks, the alarm) become reports too.
+// Signals (bad memory, division by zero, failed bounds checks, the alarm) become reports too. `object` is the file
+// of the kernel, for source lines.
 void catch_signals(const char *object);
 
 // ---- For instructions ----

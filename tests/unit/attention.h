@@ -1,5 +1,5 @@
-/* Attention problems for the tests: inputs of any type and layout, a naive double-precision reference on a dense mask, and
- * the comparison. Outputs are poisoned first and everything around them must stay poisoned.
+/* Attention problems for the tests: inputs of any type and layout, a naive double-precision reference on a dense
+ * mask, and the comparison. Outputs are poisoned first and everything around them must stay poisoned.
  */
 #ifndef TEST_ATTENTION_H
 #define TEST_ATTENTION_H
@@ -33,8 +33,8 @@ static inline double half_value(uint16_t h)
 {
     int exponent = h >> 10 & 31, fraction = h & 1023;
     double size = exponent == 31 ? (fraction ? NAN : INFINITY)
-                  : exponent    ? ldexp(1024 + fraction, exponent - 25)
-                                : ldexp(fraction, -24);
+                  : exponent     ? ldexp(1024 + fraction, exponent - 25)
+                                 : ldexp(fraction, -24);
     return h & 0x8000 ? -size : size;
 }
 
@@ -73,7 +73,8 @@ static inline double element_get(const void *data, int64_t at, enum splat_dtype 
 {
     if (dtype == SPLAT_FP32)
         return ((const float *)data)[at];
-    return dtype == SPLAT_FP16 ? half_value(((const uint16_t *)data)[at]) : bf16_value(((const uint16_t *)data)[at]);
+    return dtype == SPLAT_FP16 ? half_value(((const uint16_t *)data)[at])
+                               : bf16_value(((const uint16_t *)data)[at]);
 }
 
 /* ---- A problem ---- */
@@ -90,12 +91,13 @@ struct problem {
     size_t o_size, lse_count; /* elements, without the guard behind each */
 };
 
-#define GUARD 64
+#define GUARD  64
 #define POISON 0xFF /* NaN in every type */
 
 static inline splat_tensor tensor_of(const struct problem *p, void *data, int64_t heads, int64_t rows, int64_t dim)
 {
-    return p->layout == BHSD ? splat_tensor_bhsd(data, heads, rows, dim) : splat_tensor_bshd(data, heads, rows, dim);
+    return p->layout == BHSD ? splat_tensor_bhsd(data, heads, rows, dim)
+                             : splat_tensor_bshd(data, heads, rows, dim);
 }
 
 static inline int64_t place(const struct problem *p, int64_t heads, int64_t rows, int64_t dim, int64_t b, int64_t h,
@@ -225,9 +227,10 @@ static inline double score(const struct problem *p, int64_t b, int64_t h, int64_
     return sum * scale;
 }
 
-/* One row in doubles: o (value_dim of them), its LSE, and in *reach the sum of |weight * v|, the scale of its error. */
-static inline double reference_row(const struct problem *p, const struct dense *mask, int64_t b, int64_t h, int64_t i,
-                                   double *scores, double *o, double *reach)
+/* One row in doubles: o (value_dim of them), its LSE, and in *reach the sum of |weight * v|, the scale of its
+ * error. */
+static inline double reference_row(const struct problem *p, const struct dense *mask, int64_t b, int64_t h,
+                                   int64_t i, double *scores, double *o, double *reach)
 {
     double scale = p->scale > 0 ? (double)p->scale : 1 / sqrt((double)p->head_dim), top = -INFINITY, sum = 0;
     const uint8_t *row = mask->bytes + i * mask->kv;
@@ -244,8 +247,8 @@ static inline double reference_row(const struct problem *p, const struct dense *
             double weight = exp(scores[j] - top);
             sum += weight;
             for (int64_t d = 0; d < p->value_dim; d++) {
-                double term = weight *
-                              element_get(p->v, place(p, p->kv_heads, p->kv_len, p->value_dim, b, g, j, d), p->dtype);
+                double term = weight * element_get(p->v, place(p, p->kv_heads, p->kv_len, p->value_dim, b, g, j, d),
+                                                   p->dtype);
                 o[d] += term;
                 reach[d] += fabs(term);
             }
@@ -262,15 +265,15 @@ static inline double ulp_of(enum splat_dtype dtype)
     return dtype == SPLAT_FP32 ? 0x1p-24 : dtype == SPLAT_FP16 ? 0x1p-11 : 0x1p-8;
 }
 
-/* Compares o and lse with the reference. `slack` is the relative error that weights may have: 0 = the default. The masks
- * of a map: truth[b * heads + h]; else truth[0] serves all. */
-static inline void problem_check_map(const struct problem *p, const struct dense *const *truth, int mapped, double slack,
-                                     const char *what)
+/* Compares o and lse with the reference. `slack` is the relative error that weights may have: 0 = the default. The
+ * masks of a map: truth[b * heads + h]; else truth[0] serves all. */
+static inline void problem_check_map(const struct problem *p, const struct dense *const *truth, int mapped,
+                                     double slack, const char *what)
 {
     double *scores = need((size_t)p->kv_len * 8), *o = need((size_t)p->value_dim * 8);
     double *reach = need((size_t)p->value_dim * 8), ulp = ulp_of(p->dtype);
     double gain = p->scale > 0 ? (double)p->scale * sqrt((double)p->head_dim) : 1; /* how large scores are */
-    double sums = (1e-6 + 1e-8 * (double)p->head_dim) * (gain > 1 ? gain : 1);     /* errors of fp32 scores and sums */
+    double sums = (1e-6 + 1e-8 * (double)p->head_dim) * (gain > 1 ? gain : 1); /* errors of fp32 scores and sums */
     double weight_error = slack > 0 ? slack : p->dtype == SPLAT_FP32 ? sums : sums + 2 * ulp;
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t h = 0; h < p->heads; h++)
@@ -283,7 +286,8 @@ static inline void problem_check_map(const struct problem *p, const struct dense
                     FAIL("%s: lse[%lld][%lld][%lld] is %.9g, expected %.9g", what, (long long)b, (long long)h,
                          (long long)i, got_lse, lse);
                 for (int64_t d = 0; d < p->value_dim; d++) {
-                    double got = element_get(p->o, place(p, p->heads, p->q_len, p->value_dim, b, h, i, d), p->dtype);
+                    double got =
+                        element_get(p->o, place(p, p->heads, p->q_len, p->value_dim, b, h, i, d), p->dtype);
                     double limit = weight_error * reach[d] + ulp * fabs(o[d]) + 1e-7;
                     if (lse == -INFINITY ? got != 0 : !(fabs(got - o[d]) <= limit))
                         FAIL("%s: o[%lld][%lld][%lld][%lld] is %.9g, expected %.9g within %.2g", what, (long long)b,

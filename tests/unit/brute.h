@@ -1,5 +1,6 @@
-/* Every primitive of the pattern language as a plain predicate on (i, j), written from the table in docs/patterns.md
- * and sharing nothing with the library; random pattern expressions with their text and their truth.
+/* Every primitive of the pattern language as a plain predicate on (i, j), written from the table in
+ * docs/patterns.md and sharing nothing with the library; random pattern expressions with their text and their
+ * truth.
  */
 #ifndef TEST_BRUTE_H
 #define TEST_BRUTE_H
@@ -18,13 +19,13 @@ static inline const char *align_name(enum splat_align align)
 
 /* rows, columns of the sizes that break tilings and word-wise code */
 static const struct shape all_shapes[] = {
-    {1, 1, SPLAT_ALIGN_BOTTOM_RIGHT},     {2, 2, SPLAT_ALIGN_BOTTOM_RIGHT},    {17, 17, SPLAT_ALIGN_BOTTOM_RIGHT},
-    {63, 63, SPLAT_ALIGN_TOP_LEFT},       {65, 65, SPLAT_ALIGN_BOTTOM_RIGHT},  {127, 127, SPLAT_ALIGN_BOTTOM_RIGHT},
-    {129, 129, SPLAT_ALIGN_TOP_LEFT},     {1, 129, SPLAT_ALIGN_BOTTOM_RIGHT},  {1, 65, SPLAT_ALIGN_TOP_LEFT},
-    {129, 1, SPLAT_ALIGN_BOTTOM_RIGHT},   {65, 1, SPLAT_ALIGN_TOP_LEFT},       {17, 63, SPLAT_ALIGN_BOTTOM_RIGHT},
-    {17, 63, SPLAT_ALIGN_TOP_LEFT},       {127, 65, SPLAT_ALIGN_BOTTOM_RIGHT}, {127, 65, SPLAT_ALIGN_TOP_LEFT},
-    {2, 1000, SPLAT_ALIGN_BOTTOM_RIGHT},  {1000, 2, SPLAT_ALIGN_TOP_LEFT},     {1000, 129, SPLAT_ALIGN_BOTTOM_RIGHT},
-    {129, 1000, SPLAT_ALIGN_TOP_LEFT},    {1000, 1000, SPLAT_ALIGN_TOP_LEFT},  {64, 128, SPLAT_ALIGN_BOTTOM_RIGHT},
+    {1, 1, SPLAT_ALIGN_BOTTOM_RIGHT},    {2, 2, SPLAT_ALIGN_BOTTOM_RIGHT},    {17, 17, SPLAT_ALIGN_BOTTOM_RIGHT},
+    {63, 63, SPLAT_ALIGN_TOP_LEFT},      {65, 65, SPLAT_ALIGN_BOTTOM_RIGHT},  {127, 127, SPLAT_ALIGN_BOTTOM_RIGHT},
+    {129, 129, SPLAT_ALIGN_TOP_LEFT},    {1, 129, SPLAT_ALIGN_BOTTOM_RIGHT},  {1, 65, SPLAT_ALIGN_TOP_LEFT},
+    {129, 1, SPLAT_ALIGN_BOTTOM_RIGHT},  {65, 1, SPLAT_ALIGN_TOP_LEFT},       {17, 63, SPLAT_ALIGN_BOTTOM_RIGHT},
+    {17, 63, SPLAT_ALIGN_TOP_LEFT},      {127, 65, SPLAT_ALIGN_BOTTOM_RIGHT}, {127, 65, SPLAT_ALIGN_TOP_LEFT},
+    {2, 1000, SPLAT_ALIGN_BOTTOM_RIGHT}, {1000, 2, SPLAT_ALIGN_TOP_LEFT},     {1000, 129, SPLAT_ALIGN_BOTTOM_RIGHT},
+    {129, 1000, SPLAT_ALIGN_TOP_LEFT},   {1000, 1000, SPLAT_ALIGN_TOP_LEFT},  {64, 128, SPLAT_ALIGN_BOTTOM_RIGHT},
     {128, 64, SPLAT_ALIGN_BOTTOM_RIGHT},
 };
 #define SHAPE_COUNT (sizeof all_shapes / sizeof all_shapes[0])
@@ -78,8 +79,8 @@ static inline int64_t document_of(const struct pattern *p, int64_t t)
 }
 
 /* Whether key position y is in the neighbourhood of query position x on an axis of n: both in one residue class mod
- * `dilation`, and y's place in the class within k places around the centre, which is x's place or that of the leader of
- * its group of `stride` places (its middle), pushed inward at the border. */
+ * `dilation`, and y's place in the class within k places around the centre, which is x's place or that of the
+ * leader of its group of `stride` places (its middle), pushed inward at the border. */
 static inline int near_on_axis(int64_t x, int64_t y, int64_t n, int64_t k, int64_t dilation, int64_t stride)
 {
     int64_t members = 0, centre = 0;
@@ -201,20 +202,20 @@ static inline void pattern_text(const struct pattern *p, char *text, size_t size
         const char *name;
         int arguments; /* -1: n of them */
     } table[P_COUNT] = {
-        {"full", 0},          {"causal", 0},       {"window", 2},     {"window", 1},       {"dilated", 2},
-        {"strided", 1},       {"blocks", 1},       {"banded_blocks", 3}, {"rows", 2},      {"cols", 2},
-        {"comb", 2},          {"axial", 1},        {"documents", -1}, {"diagonals", -1},   {"logsparse", 0},
-        {"butterfly", 1},     {"checkerboard", 1}, {"grid", 3},       {"grid", 2},         {"grid", 6},
-        {"swin", 3},          {"random_blocks", 3},
+        {"full", 0},      {"causal", 0},        {"window", 2},        {"window", 1},     {"dilated", 2},
+        {"strided", 1},   {"blocks", 1},        {"banded_blocks", 3}, {"rows", 2},       {"cols", 2},
+        {"comb", 2},      {"axial", 1},         {"documents", -1},    {"diagonals", -1}, {"logsparse", 0},
+        {"butterfly", 1}, {"checkerboard", 1},  {"grid", 3},          {"grid", 2},       {"grid", 6},
+        {"swin", 3},      {"random_blocks", 3},
     };
     const int64_t *a = p->a;
     int count = table[p->kind].arguments < 0 ? p->n : table[p->kind].arguments;
     size_t at = (size_t)snprintf(text, size, "%s", table[p->kind].name);
     for (int k = 0; k < count; k++)
         at += (size_t)snprintf(text + at, size - at, "%s%lld",
-                               k == 0                                ? "("
+                               k == 0                             ? "("
                                : k == 3 && p->kind == P_GRID_DEEP ? "; "
-                                                                     : ", ",
+                                                                  : ", ",
                                (long long)a[k]);
     int named = p->kind == P_GRID ? 3 : p->kind == P_GRID_DEEP ? 6 : 0;
     if (named && a[named] > 1)
@@ -343,8 +344,8 @@ struct expression {
 
 /* Writes an expression that binds at least as tightly as `level` to text + *at, and its truth to `out`. Parentheses
  * appear only where the documented precedence needs them (and now and then where it does not). */
-static inline void random_expression(const struct shape *s, struct rng *rng, int depth, enum level level, char *text,
-                                     size_t size, size_t *at, struct dense *out)
+static inline void random_expression(const struct shape *s, struct rng *rng, int depth, enum level level,
+                                     char *text, size_t size, size_t *at, struct dense *out)
 {
     enum level mine = depth == 0 ? LEVEL_NOT : (enum level)rng_between(rng, LEVEL_OR, LEVEL_NOT);
     int parenthesis = mine < level || rng_between(rng, 0, 9) == 0;

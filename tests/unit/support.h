@@ -60,13 +60,14 @@ static inline double rng_unit(struct rng *rng)
                  splat_last_error());                                                                              \
     } while (0)
 
-/* For calls that must be refused: the status, and a sentence that holds each of the given words (NULL ends them). */
+/* For calls that must be refused: the status, and a sentence that holds each of the given words (NULL ends them).
+ */
 static inline void check_refused(const char *what, enum splat_status got, enum splat_status want, ...)
 {
     const char *sentence = splat_last_error();
     if (got != want)
-        FAIL("%s: status %s, expected %s (last error: \"%s\")", what, splat_status_name(got), splat_status_name(want),
-             sentence);
+        FAIL("%s: status %s, expected %s (last error: \"%s\")", what, splat_status_name(got),
+             splat_status_name(want), sentence);
     va_list words;
     va_start(words, want);
     for (const char *word = va_arg(words, const char *); word; word = va_arg(words, const char *))

@@ -5,8 +5,9 @@
 
 /* ---- Rows ---- */
 
-/* The canonical runs of a row, as acsr.h defines them, encoded here independently: cut into maximal blocks; from the left,
- * take the longest progression of equal width and spacing when it has three blocks or more, else one block. */
+/* The canonical runs of a row, as acsr.h defines them, encoded here independently: cut into maximal blocks; from
+ * the left, take the longest progression of equal width and spacing when it has three blocks or more, else one
+ * block. */
 static int64_t encode_row(const uint8_t *row, int64_t n, splat_acsr_run *runs)
 {
     int32_t *begin = need((size_t)(n + 1) * 4), *width = need((size_t)(n + 1) * 4);
@@ -43,7 +44,8 @@ static int64_t encode_row(const uint8_t *row, int64_t n, splat_acsr_run *runs)
 
 static void check_rows(const splat_acsr *acsr, const struct dense *dense, const char *what)
 {
-    splat_acsr_run *want = need((size_t)(dense->kv + 1) * sizeof *want), *got = need((size_t)(dense->kv + 1) * sizeof *got);
+    splat_acsr_run *want = need((size_t)(dense->kv + 1) * sizeof *want),
+                   *got = need((size_t)(dense->kv + 1) * sizeof *got);
     for (int64_t i = 0; i < dense->q; i++) {
         int64_t count = encode_row(dense->bytes + i * dense->kv, dense->kv, want), said = -1, again = -1;
         OK(splat_acsr_row(acsr, i, NULL, 0, &said));
@@ -96,12 +98,12 @@ static void hand_made_rows(void **state)
         {"1...............", "0,0,1,1 "},
         {"...............1", "15,0,1,1 "},
         {"1111111111111111", "0,0,1,16 "},
-        {"1.1.............", "0,0,1,1 2,0,1,1 "},                  /* two blocks do not make a progression */
-        {"1.1.1...........", "0,2,3,1 "},                          /* three do */
-        {"1...1...1..1....", "0,4,3,1 11,0,1,1 "},                 /* the third breaks nothing, the fourth does */
-        {"1..1.1.1........", "0,0,1,1 3,2,3,1 "},                  /* looks strided, is not */
-        {"1.1..1.1.1......", "0,0,1,1 2,0,1,1 5,2,3,1 "},          /* greedy from the left */
-        {"11.11.11.1......", "0,3,3,2 9,0,1,1 "},                  /* a narrower last block stands alone */
+        {"1.1.............", "0,0,1,1 2,0,1,1 "},         /* two blocks do not make a progression */
+        {"1.1.1...........", "0,2,3,1 "},                 /* three do */
+        {"1...1...1..1....", "0,4,3,1 11,0,1,1 "},        /* the third breaks nothing, the fourth does */
+        {"1..1.1.1........", "0,0,1,1 3,2,3,1 "},         /* looks strided, is not */
+        {"1.1..1.1.1......", "0,0,1,1 2,0,1,1 5,2,3,1 "}, /* greedy from the left */
+        {"11.11.11.1......", "0,3,3,2 9,0,1,1 "},         /* a narrower last block stands alone */
         {".11..11..11..11.", "1,4,4,2 "},
         {"1.1.1.11111.1.1.", "0,2,3,1 6,0,1,5 12,0,1,1 14,0,1,1 "},
     };
@@ -165,7 +167,7 @@ static void families_do_not_grow_with_length(void **state)
     (void)state;
     static const struct {
         const char *expression;
-        int64_t period; /* 0: the number of families is constant once S passes a few periods */
+        int64_t period;  /* 0: the number of families is constant once S passes a few periods */
         int64_t ceiling; /* for constant ones: no more than this at any length */
     } catalogue[] = {
         {"full", 0, 1},
@@ -191,7 +193,8 @@ static void families_do_not_grow_with_length(void **state)
         {"rows(100, 200)", 0, 3},
     };
     for (size_t k = 0; k < sizeof catalogue / sizeof catalogue[0]; k++) {
-        struct size_of small = size_of(catalogue[k].expression, 2048), large = size_of(catalogue[k].expression, 8192);
+        struct size_of small = size_of(catalogue[k].expression, 2048),
+                       large = size_of(catalogue[k].expression, 8192);
         int64_t period = catalogue[k].period;
         int64_t limit = period ? 4 * small.families + 4 : catalogue[k].ceiling;
         if (large.families > limit || small.families > limit)
@@ -213,14 +216,10 @@ static void logsparse_grows_with_its_logarithm(void **state)
 static void a_million_rows_take_no_room(void **state)
 {
     (void)state;
-    static const char *const expressions[] = {"window(1023, 0)",
-                                              "window(256)",
-                                              "strided(4)",
-                                              "strided(64)",
-                                              "dilated(128, 4)",
-                                              "window(256) | rows(0, 64) | cols(0, 64)",
-                                              "causal",
-                                              "~(window(256) | rows(0, 64))"};
+    static const char *const expressions[] = {"window(1023, 0)", "window(256)",
+                                              "strided(4)",      "strided(64)",
+                                              "dilated(128, 4)", "window(256) | rows(0, 64) | cols(0, 64)",
+                                              "causal",          "~(window(256) | rows(0, 64))"};
     const int64_t n = 1048576;
     for (size_t k = 0; k < sizeof expressions / sizeof expressions[0]; k++) {
         struct size_of small = size_of(expressions[k], 8192), large = size_of(expressions[k], n);
@@ -260,7 +259,8 @@ static void irregular_masks_are_bounded_by_their_bits(void **state)
     dense_free(&dense);
 }
 
-/* Groups, as the planner reads them, say the same as the rows; in ascending, descending and random order of ranges. */
+/* Groups, as the planner reads them, say the same as the rows; in ascending, descending and random order of ranges.
+ */
 struct block_sink {
     uint8_t *row;
     int64_t last_end, low, high;
@@ -306,8 +306,8 @@ static void groups_say_what_rows_say(void **state)
                     memset(row, 0, (size_t)s.kv);
                     sp_group_row_blocks(acsr, group, i, low, high, take_block, &sink);
                     if (memcmp(row + low, e.truth.bytes + i * s.kv + low, (size_t)(high - low)) != 0)
-                        FAIL("%s: blocks of row %lld in [%lld, %lld) are wrong", e.text, (long long)i, (long long)low,
-                             (long long)high);
+                        FAIL("%s: blocks of row %lld in [%lld, %lld) are wrong", e.text, (long long)i,
+                             (long long)low, (long long)high);
                 }
             }
             assert_int_equal(next, end);
@@ -322,8 +322,8 @@ static void groups_say_what_rows_say(void **state)
 
 /* ---- Set algebra ---- */
 
-static void check_combination(const splat_acsr *a, const splat_acsr *b, const struct dense *x, const struct dense *y,
-                              enum splat_set_op op)
+static void check_combination(const splat_acsr *a, const splat_acsr *b, const struct dense *x,
+                              const struct dense *y, enum splat_set_op op)
 {
     static const char *const names[] = {"union", "intersection", "difference"};
     struct dense want = dense_new(x->q, x->kv);
@@ -374,7 +374,8 @@ static void check_laws(const splat_acsr *a, const splat_acsr *b)
     same_and_destroy(complement(both), combined(not_a, SPLAT_UNION, not_b), "De Morgan, ~(a & b)");
     same_and_destroy(complement(either), combined(not_a, SPLAT_INTERSECTION, not_b), "De Morgan, ~(a | b)");
     same_and_destroy(complement(not_a), combined(a, SPLAT_UNION, a), "~~a = a | a");
-    same_and_destroy(combined(only_a, SPLAT_UNION, both), combined(a, SPLAT_INTERSECTION, a), "(a - b) | (a & b) = a");
+    same_and_destroy(combined(only_a, SPLAT_UNION, both), combined(a, SPLAT_INTERSECTION, a),
+                     "(a - b) | (a & b) = a");
     same_and_destroy(combined(a, SPLAT_INTERSECTION, not_b), combined(a, SPLAT_DIFFERENCE, b), "a & ~b = a - b");
     assert_true(splat_acsr_pairs(a) + splat_acsr_pairs(not_a) == splat_acsr_q_len(a) * splat_acsr_kv_len(a));
     splat_acsr *nothing = combined(a, SPLAT_INTERSECTION, not_a);

@@ -1,5 +1,5 @@
-/* The disk cache below the compiler: entries survive whatever happens to their files, folders that cannot be trusted are
- * refused, size is bounded. Images are made up, so that no compiler is needed.
+/* The disk cache below the compiler: entries survive whatever happens to their files, folders that cannot be
+ * trusted are refused, size is bounded. Images are made up, so that no compiler is needed.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -231,7 +231,8 @@ static void another_key_of_the_same_name_is_a_miss(void **state)
 static void keys_hold_all_that_decides_the_cubin(void **state)
 {
     (void)state;
-    struct sp_source source = {.text = SP_STRBUF_INIT, .entry = "splat_attention", .threads = 128, .shared_bytes = 9};
+    struct sp_source source = {
+        .text = SP_STRBUF_INIT, .entry = "splat_attention", .threads = 128, .shared_bytes = 9};
     sp_strbuf_puts(&source.text, "the source text");
     char *keys[4];
     struct sp_hash names[4];
@@ -308,7 +309,8 @@ static void flipped_bytes_are_misses(void **state)
     }
     /* Lengths of every size in every place of the first lines: a header field must not be believed. */
     for (size_t at = 0; at + 8 <= 96 && at + 8 <= size; at += 4) {
-        static const unsigned char huge[2][8] = {{255, 255, 255, 255, 255, 255, 255, 127}, {0, 0, 0, 0, 0, 0, 0, 128}};
+        static const unsigned char huge[2][8] = {{255, 255, 255, 255, 255, 255, 255, 127},
+                                                 {0, 0, 0, 0, 0, 0, 0, 128}};
         for (int h = 0; h < 2; h++) {
             unsigned char kept[8];
             memcpy(kept, data + at, 8);
@@ -334,7 +336,10 @@ static void strangers_under_an_entrys_name_are_misses(void **state)
     OK(sp_cache_store(&cache, a.name, a.key, &a.image));
     only_file(box, path, sizeof path);
     damage(box, &cache, &a, path, (const unsigned char *)"hello", 5, "a text file");
-    damage(box, &cache, &a, path, (const unsigned char *)"\x7f" "ELF\2\1\1", 7, "an ELF file");
+    damage(box, &cache, &a, path,
+           (const unsigned char *)"\x7f"
+                                  "ELF\2\1\1",
+           7, "an ELF file");
     /* the sound entry of another key, renamed */
     OK(sp_cache_store(&cache, b.name, b.key, &b.image));
     char other[512];
@@ -444,7 +449,8 @@ static void the_environment_names_mode_and_folder(void **state)
     static const struct {
         const char *value;
         enum splat_cache_mode mode;
-    } modes[] = {{"on", SPLAT_CACHE_ON}, {"ro", SPLAT_CACHE_READ_ONLY}, {"off", SPLAT_CACHE_OFF}, {NULL, SPLAT_CACHE_ON}};
+    } modes[] = {
+        {"on", SPLAT_CACHE_ON}, {"ro", SPLAT_CACHE_READ_ONLY}, {"off", SPLAT_CACHE_OFF}, {NULL, SPLAT_CACHE_ON}};
     setenv("SPLAT_CACHE_DIR", box->cache, 1);
     for (int k = 0; k < 4; k++) {
         if (modes[k].value)
@@ -572,6 +578,7 @@ static void use_foreign_folder(struct sandbox *box)
     CHILD_CHECK(sp_cache_load(&cache, a.name, a.key, &image, &found) == SPLAT_OK && found == 0);
     CHILD_CHECK(sp_cache_store(&cache, a.name, a.key, &a.image) == SPLAT_IO);
     CHILD_CHECK(strstr(splat_last_error(), box->cache) != NULL);
+    CHILD_CHECK(strstr(splat_last_error(), "belongs to user 12345") != NULL);
 }
 
 static void another_users_folder_is_refused(void **state)

@@ -5,9 +5,10 @@
 static void solve(struct problem p, const char *expression, enum splat_align align, struct rng *rng)
 {
     char what[400];
-    snprintf(what, sizeof what, "%s, %s, type %d, layout %d, B %lld, H %lld/%lld, %lld x %lld, D %lld/%lld", expression,
-             align_name(align), p.dtype, p.layout, (long long)p.batch, (long long)p.heads, (long long)p.kv_heads,
-             (long long)p.q_len, (long long)p.kv_len, (long long)p.head_dim, (long long)p.value_dim);
+    snprintf(what, sizeof what, "%s, %s, type %d, layout %d, B %lld, H %lld/%lld, %lld x %lld, D %lld/%lld",
+             expression, align_name(align), p.dtype, p.layout, (long long)p.batch, (long long)p.heads,
+             (long long)p.kv_heads, (long long)p.q_len, (long long)p.kv_len, (long long)p.head_dim,
+             (long long)p.value_dim);
     splat_acsr *acsr = acsr_of_expression(expression, p.q_len, p.kv_len, align);
     struct dense truth = dense_new(p.q_len, p.kv_len);
     dense_expand(&truth, acsr); /* checked against brute force by test_patterns */
@@ -28,7 +29,8 @@ static void every_type_and_head_dim(void **state)
     struct rng rng = {1};
     for (size_t k = 0; k < sizeof dims / sizeof dims[0]; k++)
         for (enum splat_dtype dtype = SPLAT_FP16; dtype <= SPLAT_FP32; dtype++) {
-            struct problem p = {.dtype = dtype, .batch = 1, .heads = 2, .q_len = 129, .kv_len = 129, .head_dim = dims[k]};
+            struct problem p = {
+                .dtype = dtype, .batch = 1, .heads = 2, .q_len = 129, .kv_len = 129, .head_dim = dims[k]};
             solve(p, "causal & (window(40, 0) | cols(0, 3))", SPLAT_ALIGN_BOTTOM_RIGHT, &rng);
         }
 }
@@ -39,8 +41,14 @@ static void value_dim_may_differ(void **state)
     static const int64_t pairs[][2] = {{64, 128}, {128, 64}, {192, 128}, {8, 256}, {256, 8}, {72, 40}};
     struct rng rng = {2};
     for (int k = 0; k < 6; k++) {
-        struct problem p = {.dtype = (enum splat_dtype)(k % 3), .layout = (enum layout)(k % 2), .batch = 2, .heads = 2,
-                            .q_len = 65, .kv_len = 127, .head_dim = pairs[k][0], .value_dim = pairs[k][1]};
+        struct problem p = {.dtype = (enum splat_dtype)(k % 3),
+                            .layout = (enum layout)(k % 2),
+                            .batch = 2,
+                            .heads = 2,
+                            .q_len = 65,
+                            .kv_len = 127,
+                            .head_dim = pairs[k][0],
+                            .value_dim = pairs[k][1]};
         solve(p, "window(30)", SPLAT_ALIGN_BOTTOM_RIGHT, &rng);
     }
 }
@@ -53,8 +61,14 @@ static void grouped_heads_batches_and_layouts(void **state)
     for (int k = 0; k < 4; k++)
         for (enum layout layout = BHSD; layout <= BSHD; layout++)
             for (int64_t kv_heads = 1; kv_heads <= 2; kv_heads++) {
-                struct problem p = {.dtype = SPLAT_FP32, .layout = layout, .batch = 3, .heads = ratios[k] * kv_heads,
-                                    .kv_heads = kv_heads, .q_len = 65, .kv_len = 63, .head_dim = 40};
+                struct problem p = {.dtype = SPLAT_FP32,
+                                    .layout = layout,
+                                    .batch = 3,
+                                    .heads = ratios[k] * kv_heads,
+                                    .kv_heads = kv_heads,
+                                    .q_len = 65,
+                                    .kv_len = 63,
+                                    .head_dim = 40};
                 solve(p, "causal | strided(5)", SPLAT_ALIGN_TOP_LEFT, &rng);
             }
 }
@@ -62,17 +76,30 @@ static void grouped_heads_batches_and_layouts(void **state)
 static void ragged_lengths_and_alignments(void **state)
 {
     (void)state;
-    static const char *const expressions[] = {"full",       "causal",      "window(5)",  "window(0)",        "strided(3)",
-                                              "dilated(4,2)", "blocks(17)", "~causal",   "comb(7, 2)",       "logsparse",
-                                              "causal & (blocks(16) | comb(16, 3))", "checkerboard(9)"};
+    static const char *const expressions[] = {"full",
+                                              "causal",
+                                              "window(5)",
+                                              "window(0)",
+                                              "strided(3)",
+                                              "dilated(4,2)",
+                                              "blocks(17)",
+                                              "~causal",
+                                              "comb(7, 2)",
+                                              "logsparse",
+                                              "causal & (blocks(16) | comb(16, 3))",
+                                              "checkerboard(9)"};
     struct rng rng = {4};
     for (size_t n = 0; n < SHAPE_COUNT; n++)
         for (size_t e = 0; e < sizeof expressions / sizeof expressions[0]; e++) {
             const struct shape *s = &all_shapes[n];
             if (s->q * s->kv > 20000 && (e + n) % 4)
                 continue;
-            struct problem p = {.dtype = (enum splat_dtype)((n + e) % 3), .batch = 1, .heads = 1, .q_len = s->q,
-                                .kv_len = s->kv, .head_dim = 32};
+            struct problem p = {.dtype = (enum splat_dtype)((n + e) % 3),
+                                .batch = 1,
+                                .heads = 1,
+                                .q_len = s->q,
+                                .kv_len = s->kv,
+                                .head_dim = 32};
             solve(p, expressions[e], s->align, &rng);
         }
 }
@@ -83,7 +110,12 @@ static void scale_is_honoured(void **state)
     struct rng rng = {5};
     static const float scales[] = {0.0f, 1.0f, 0.01f, 3.0f};
     for (int k = 0; k < 4; k++) {
-        struct problem p = {.dtype = SPLAT_FP32, .batch = 1, .heads = 1, .q_len = 70, .kv_len = 70, .head_dim = 24,
+        struct problem p = {.dtype = SPLAT_FP32,
+                            .batch = 1,
+                            .heads = 1,
+                            .q_len = 70,
+                            .kv_len = 70,
+                            .head_dim = 24,
                             .scale = scales[k]};
         solve(p, "causal", SPLAT_ALIGN_BOTTOM_RIGHT, &rng);
     }
@@ -117,7 +149,8 @@ static void lse_may_be_left_out(void **state)
     problem_free(&p);
 }
 
-/* Strides with gaps between rows, heads and batches; what lies in the gaps is NaN and must stay unread and unwritten. */
+/* Strides with gaps between rows, heads and batches; what lies in the gaps is NaN and must stay unread and
+ * unwritten. */
 static void gaps_between_rows_are_left_alone(void **state)
 {
     (void)state;
@@ -153,8 +186,9 @@ static void gaps_between_rows_are_left_alone(void **state)
         written += !isnan(wide[3][at]);
     assert_int_equal(written, B * H * S * D);
     for (int at = 0; at < B * H * S * D; at++)
-        assert_memory_equal(&wide[3][at / (H * S * D) * BATCH + at / (S * D) % H * HEAD + at / D % S * ROW + at % D],
-                            &dense[3][at], 4);
+        assert_memory_equal(
+            &wide[3][at / (H * S * D) * BATCH + at / (S * D) % H * HEAD + at / D % S * ROW + at % D], &dense[3][at],
+            4);
     for (int at = 0; at < B * H * 100; at++)
         if (at % 100 < S)
             assert_memory_equal(&lse[at], &p.lse[at / 100 * S + at % 100], 4);
@@ -174,13 +208,14 @@ static void gaps_between_rows_are_left_alone(void **state)
 static void rows_with_nothing_allowed(void **state)
 {
     (void)state;
-    static const char *const expressions[] = {"full - rows(0, 1)",   "full - rows(128, 129)", "full - rows(60, 70)",
-                                              "full - full",         "causal - rows(0, 66)",  "window(3) - rows(63, 65)",
-                                              "rows(64, 65)",        "strided(2) - rows(0, 128)"};
+    static const char *const expressions[] = {
+        "full - rows(0, 1)",    "full - rows(128, 129)",    "full - rows(60, 70)", "full - full",
+        "causal - rows(0, 66)", "window(3) - rows(63, 65)", "rows(64, 65)",        "strided(2) - rows(0, 128)"};
     struct rng rng = {8};
     for (int k = 0; k < 8; k++)
         for (enum splat_dtype dtype = SPLAT_FP16; dtype <= SPLAT_FP32; dtype++) {
-            struct problem p = {.dtype = dtype, .batch = 1, .heads = 2, .q_len = 129, .kv_len = 129, .head_dim = 40};
+            struct problem p = {
+                .dtype = dtype, .batch = 1, .heads = 2, .q_len = 129, .kv_len = 129, .head_dim = 40};
             solve(p, expressions[k], SPLAT_ALIGN_BOTTOM_RIGHT, &rng);
         }
 }
@@ -206,8 +241,8 @@ static void rows_that_begin_late_or_end_early(void **state)
     dense_free(&mask);
 }
 
-/* NaN and infinities in K and V of keys that no row may see, then of keys that only some rows may not see: rows that do not
- * see them must come out bit for bit as if they were zero. */
+/* NaN and infinities in K and V of keys that no row may see, then of keys that only some rows may not see: rows
+ * that do not see them must come out bit for bit as if they were zero. */
 static void poison_does_not_leak(struct problem p, const char *expression, const double bad)
 {
     struct rng rng = {10};
@@ -254,17 +289,20 @@ static void masked_keys_may_hold_anything(void **state)
 {
     (void)state;
     /* every seventh key goes bad; each of these leaves some rows that see none of them */
-    static const char *const expressions[] = {"strided(7) - rows(0, 1)", "window(2) - rows(0, 1)", "diagonals(1, 3)",
-                                              "blocks(3)", "causal & (comb(7, 2) | rows(7, 14))"};
+    static const char *const expressions[] = {"strided(7) - rows(0, 1)", "window(2) - rows(0, 1)",
+                                              "diagonals(1, 3)", "blocks(3)",
+                                              "causal & (comb(7, 2) | rows(7, 14))"};
     for (int k = 0; k < 5; k++)
         for (enum splat_dtype dtype = SPLAT_FP16; dtype <= SPLAT_FP32; dtype++) {
-            struct problem p = {.dtype = dtype, .batch = 1, .heads = 1, .q_len = 140, .kv_len = 140, .head_dim = 16};
+            struct problem p = {
+                .dtype = dtype, .batch = 1, .heads = 1, .q_len = 140, .kv_len = 140, .head_dim = 16};
             poison_does_not_leak(p, expressions[k], NAN);
             poison_does_not_leak(p, expressions[k], INFINITY);
         }
 }
 
-/* Scores far below any finite sentinel (-1e5, -1e9, -3e4 ...): softmax is shift-invariant, so weights must not change. */
+/* Scores far below any finite sentinel (-1e5, -1e9, -3e4 ...): softmax is shift-invariant, so weights must not
+ * change. */
 static void large_scores_of_either_sign(void **state)
 {
     (void)state;
@@ -272,13 +310,19 @@ static void large_scores_of_either_sign(void **state)
     struct rng rng = {11};
     for (int k = 0; k < 8; k++)
         for (int two = 0; two < 2; two++) {
-            struct problem p = {.dtype = SPLAT_FP32, .batch = 1, .heads = 1, .q_len = 130, .kv_len = 130, .head_dim = 8,
+            struct problem p = {.dtype = SPLAT_FP32,
+                                .batch = 1,
+                                .heads = 1,
+                                .q_len = 130,
+                                .kv_len = 130,
+                                .head_dim = 8,
                                 .scale = 1.0f};
             problem_fill(&p, &rng);
             float *q = p.q, *key = p.k;
             memset(q, 0, 130 * 8 * 4);
             memset(key, 0, 130 * 8 * 4);
-            for (int i = 0; i < 130; i++) { /* score = size, exactly, for all keys; or two levels, one of them negligible */
+            for (int i = 0; i < 130;
+                 i++) { /* score = size, exactly, for all keys; or two levels, one of them negligible */
                 q[i * 8] = 1;
                 key[i * 8] = (float)sizes[k] * (two && i % 2 ? 2.0f : 1.0f);
             }
@@ -305,8 +349,14 @@ static void maps_give_every_head_its_mask(void **state)
     struct rng rng = {12};
     for (int shape = 0; shape < 4; shape++) {
         int64_t map_batch = shape & 1 ? 2 : 1, map_heads = shape & 2 ? 3 : 1;
-        struct problem p = {.dtype = SPLAT_BF16, .layout = BSHD, .batch = 2, .heads = 3, .kv_heads = 1, .q_len = 100,
-                            .kv_len = 90, .head_dim = 64};
+        struct problem p = {.dtype = SPLAT_BF16,
+                            .layout = BSHD,
+                            .batch = 2,
+                            .heads = 3,
+                            .kv_heads = 1,
+                            .q_len = 100,
+                            .kv_len = 90,
+                            .head_dim = 64};
         struct dense dense[6];
         splat_mask *masks[6], *map = NULL;
         const struct dense *truth[6];
@@ -348,7 +398,8 @@ static void run_twice(struct problem *p, const splat_mask *a, const splat_mask *
     if (memcmp(o, p->o, bytes) != 0 || memcmp(lse, p->lse, p->lse_count * 4) != 0)
         FAIL("%s: not bitwise equal", what);
     for (size_t k = 0; k < p->o_size; k++)
-        assert_true(element_get(p->o, (int64_t)k, p->dtype) == element_get(p->o, (int64_t)k, p->dtype)); /* no NaN */
+        assert_true(element_get(p->o, (int64_t)k, p->dtype) ==
+                    element_get(p->o, (int64_t)k, p->dtype)); /* no NaN */
     free(o);
     free(lse);
     splat_context_destroy(first);
@@ -398,7 +449,11 @@ static void every_form_gives_the_same_output(void **state)
         struct shape s = {rng_between(&rng, 1, 200), rng_between(&rng, 1, 200), SPLAT_ALIGN_BOTTOM_RIGHT};
         static struct expression e;
         expression_random(&e, &s, &rng, 2);
-        struct problem p = {.dtype = (enum splat_dtype)(round % 3), .batch = 1, .heads = 1, .q_len = s.q, .kv_len = s.kv,
+        struct problem p = {.dtype = (enum splat_dtype)(round % 3),
+                            .batch = 1,
+                            .heads = 1,
+                            .q_len = s.q,
+                            .kv_len = s.kv,
                             .head_dim = 64};
         splat_mask *spoken = mask_of(e.text, s.q, s.kv, s.align), *bytes = mask_from_dense(&e.truth);
         problem_fill(&p, &rng);
@@ -423,7 +478,8 @@ static void forced_tiles_agree_with_the_reference(void **state)
     int tried = 0;
     for (int64_t rows = 16; rows <= 256; rows += 16)
         for (int64_t cols = 16; cols <= 256; cols += 16) {
-            struct problem p = {.dtype = SPLAT_FP32, .batch = 1, .heads = 1, .q_len = 300, .kv_len = 300, .head_dim = 64};
+            struct problem p = {
+                .dtype = SPLAT_FP32, .batch = 1, .heads = 1, .q_len = 300, .kv_len = 300, .head_dim = 64};
             splat_options options = problem_options(&p);
             splat_kernel *kernel = NULL;
             options.tile_rows = rows;
@@ -451,12 +507,16 @@ static void forced_tiles_agree_with_the_reference(void **state)
 static void longer_sequences_with_many_tiles(void **state)
 {
     (void)state;
-    static const char *const expressions[] = {"causal & (window(127, 0) | strided(128))", "grid(32, 5)", "axial(32)",
-                                              "window(100) | rows(0, 9) | cols(0, 9)",
+    static const char *const expressions[] = {"causal & (window(127, 0) | strided(128))", "grid(32, 5)",
+                                              "axial(32)", "window(100) | rows(0, 9) | cols(0, 9)",
                                               "banded_blocks(64,1,1) | random_blocks(64,3,0)"};
     struct rng rng = {17};
     for (int k = 0; k < 5; k++) {
-        struct problem p = {.dtype = (enum splat_dtype)(k % 3), .batch = 1, .heads = 1, .q_len = 1000, .kv_len = 1000,
+        struct problem p = {.dtype = (enum splat_dtype)(k % 3),
+                            .batch = 1,
+                            .heads = 1,
+                            .q_len = 1000,
+                            .kv_len = 1000,
                             .head_dim = 64};
         solve(p, expressions[k], SPLAT_ALIGN_BOTTOM_RIGHT, &rng);
     }

@@ -4,8 +4,8 @@
 #include "acsr/mask.h"
 
 enum form { BYTES, BYTES_STRIDED, BITS, BLOCKS, CSR, CSR_SHUFFLED, CALLBACK, FROM_ACSR, FORMS };
-static const char *const form_names[FORMS] = {"bytes", "bytes with a stride", "bits", "blocks of 1 x 1", "CSR",
-                                              "CSR in any order", "callback", "ACSR"};
+static const char *const form_names[FORMS] = {"bytes", "bytes with a stride", "bits",     "blocks of 1 x 1",
+                                              "CSR",   "CSR in any order",    "callback", "ACSR"};
 
 static int allowed_of_dense(int64_t i, int64_t j, void *user)
 {
@@ -200,7 +200,8 @@ static void maps_merge_equal_masks(void **state)
     for (int64_t i = 0; i < 33; i++)
         for (int64_t j = 0; j < 65; j++)
             causal.bytes[i * 65 + j] = j <= i + 32;
-    splat_mask *a = mask_from_dense(&dense), *b = mask_in_form(&dense, BITS, &rng), *c = mask_in_form(&dense, CSR, &rng);
+    splat_mask *a = mask_from_dense(&dense), *b = mask_in_form(&dense, BITS, &rng),
+               *c = mask_in_form(&dense, CSR, &rng);
     splat_mask *e = mask_of("causal", 33, 65, SPLAT_ALIGN_BOTTOM_RIGHT), *f = mask_from_dense(&causal);
     splat_mask *entries[8] = {a, b, e, c, f, e, a, f}, *map = NULL;
     OK(splat_mask_map(entries, 2, 4, &map));
@@ -250,7 +251,8 @@ static void maps_keep_nearly_equal_masks_apart(void **state)
 static void maps_refuse_what_they_cannot_hold(void **state)
 {
     (void)state;
-    splat_mask *a = mask_of("causal", 8, 8, SPLAT_ALIGN_BOTTOM_RIGHT), *b = mask_of("causal", 8, 9, SPLAT_ALIGN_BOTTOM_RIGHT);
+    splat_mask *a = mask_of("causal", 8, 8, SPLAT_ALIGN_BOTTOM_RIGHT),
+               *b = mask_of("causal", 8, 9, SPLAT_ALIGN_BOTTOM_RIGHT);
     splat_mask *two[] = {a, b}, *hole[] = {a, NULL}, *same[] = {a, a}, *map = NULL, *nested = NULL;
     REFUSED(splat_mask_map(two, 1, 2, &nested), SPLAT_INVALID, "8", "9");
     REFUSED(splat_mask_map(hole, 2, 1, &nested), SPLAT_INVALID, "1");
@@ -278,8 +280,10 @@ static void lengths_are_checked_by_every_form(void **state)
     for (size_t k = 0; k < sizeof bad / sizeof bad[0]; k++) {
         char value[32];
         snprintf(value, sizeof value, "%lld", (long long)bad[k]);
-        REFUSED(splat_mask_from_expression("full", bad[k], 8, SPLAT_ALIGN_TOP_LEFT, &mask), SPLAT_INVALID, "q_len", value);
-        REFUSED(splat_mask_from_expression("full", 8, bad[k], SPLAT_ALIGN_TOP_LEFT, &mask), SPLAT_INVALID, "kv_len", value);
+        REFUSED(splat_mask_from_expression("full", bad[k], 8, SPLAT_ALIGN_TOP_LEFT, &mask), SPLAT_INVALID, "q_len",
+                value);
+        REFUSED(splat_mask_from_expression("full", 8, bad[k], SPLAT_ALIGN_TOP_LEFT, &mask), SPLAT_INVALID, "kv_len",
+                value);
         REFUSED(splat_mask_from_bytes(bytes, bad[k], 8, 8, &mask), SPLAT_INVALID, "q_len", value);
         REFUSED(splat_mask_from_bytes(bytes, 8, bad[k], INT64_MAX, &mask), SPLAT_INVALID, "kv_len", value);
         REFUSED(splat_mask_from_bits(bytes, bad[k], 8, 8, &mask), SPLAT_INVALID, "q_len", value);

@@ -130,7 +130,8 @@ static void long_chains_parse(void **state)
 static void every_damage_of_a_sound_text_is_safe(void **state)
 {
     (void)state;
-    /* Replace each character by each of a set, and cut at each place: parse or refuse, never crash; a refusal speaks. */
+    /* Replace each character by each of a set, and cut at each place: parse or refuse, never crash; a refusal
+     * speaks. */
     static const char sound[] = "causal & (window(7, 0) | ~strided(3)) - grid(2,4,8; 1,3,3, dilation=2)";
     static const char put[] = "()~&|-,;=0 a\t_9.";
     char text[sizeof sound];
@@ -154,7 +155,8 @@ static void every_damage_of_a_sound_text_is_safe(void **state)
 static void white_space_is_free(void **state)
 {
     (void)state;
-    static const char *const same[] = {"causal&(window(7,0)|~strided(3))", " causal & ( window( 7 , 0 ) | ~ strided(3) ) ",
+    static const char *const same[] = {"causal&(window(7,0)|~strided(3))",
+                                       " causal & ( window( 7 , 0 ) | ~ strided(3) ) ",
                                        "\tcausal\n&\n(window (7, 0)|~ strided\t(3))\n"};
     splat_acsr *first = acsr_of_expression(same[0], 64, 64, SPLAT_ALIGN_BOTTOM_RIGHT);
     for (int k = 1; k < 3; k++) {
@@ -175,7 +177,8 @@ static void precedence_is_not_and_minus_or(void **state)
         {"strided(3) | causal - blocks(8)", "strided(3) | (causal - blocks(8))"},
         {"causal - blocks(8) | strided(3)", "(causal - blocks(8)) | strided(3)"},
         {"full - causal - blocks(8)", "(full - causal) - blocks(8)"},
-        {"full - blocks(8) - ~causal | cols(0, 2) & rows(9, 40)", "((full - blocks(8)) - (~causal)) | (cols(0,2) & rows(9,40))"},
+        {"full - blocks(8) - ~causal | cols(0, 2) & rows(9, 40)",
+         "((full - blocks(8)) - (~causal)) | (cols(0,2) & rows(9,40))"},
         {"~~causal", "causal"},
         {"~(causal | strided(3))", "~causal & ~strided(3)"},
         {"~(causal & strided(3))", "~causal | ~strided(3)"},
@@ -200,11 +203,28 @@ static void precedence_is_not_and_minus_or(void **state)
 static void help_lists_every_primitive(void **state)
 {
     (void)state;
-    static const char *const names[] = {"full",  "causal", "window(l, r)", "dilated(r, d)", "strided(d)", "blocks(b)",
-                                        "banded_blocks(b, p, n)", "rows(a, b)", "cols(a, b)", "comb(l, c)", "grid(W, k)",
-                                        "grid(D,H,W; kz,ky,kx)", "dilation=", "stride=", "swin(W, m, shift)", "axial(W)",
-                                        "documents(n1, n2, ...)", "random_blocks(b, r, seed)", "diagonals(d1, d2, ...)",
-                                        "logsparse", "butterfly(b)", "checkerboard(b)"};
+    static const char *const names[] = {"full",
+                                        "causal",
+                                        "window(l, r)",
+                                        "dilated(r, d)",
+                                        "strided(d)",
+                                        "blocks(b)",
+                                        "banded_blocks(b, p, n)",
+                                        "rows(a, b)",
+                                        "cols(a, b)",
+                                        "comb(l, c)",
+                                        "grid(W, k)",
+                                        "grid(D,H,W; kz,ky,kx)",
+                                        "dilation=",
+                                        "stride=",
+                                        "swin(W, m, shift)",
+                                        "axial(W)",
+                                        "documents(n1, n2, ...)",
+                                        "random_blocks(b, r, seed)",
+                                        "diagonals(d1, d2, ...)",
+                                        "logsparse",
+                                        "butterfly(b)",
+                                        "checkerboard(b)"};
     for (size_t k = 0; k < sizeof names / sizeof names[0]; k++)
         if (!strstr(splat_pattern_help(), names[k]))
             FAIL("splat_pattern_help() does not hold \"%s\"", names[k]);

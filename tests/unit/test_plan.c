@@ -1,5 +1,5 @@
-/* Plans: every allowed pair is computed exactly once and no other; tiles are what they are called; the tables depend on
- * the mask's pairs alone; large plans stay small. */
+/* Plans: every allowed pair is computed exactly once and no other; tiles are what they are called; the tables
+ * depend on the mask's pairs alone; large plans stay small. */
 #include "brute.h"
 
 #include "analysis/plan.h"
@@ -21,8 +21,8 @@ static splat_plan *plan_of(const splat_mask *mask, const splat_options *options)
 
 /* ---- Walking a plan's tables ---- */
 
-/* Tokens of tile `tile` under a view of `length` tokens, ascending in the tile: token t = n0*y + x, boxes numbered x
- * fastest. Returns how many are inside the axis; *whole is 0 when some are not. */
+/* Tokens of tile `tile` under a view of `length` tokens, ascending in the tile: token t = n0*y + x, boxes numbered
+ * x fastest. Returns how many are inside the axis; *whole is 0 when some are not. */
 static int64_t tile_tokens(const struct sp_view *view, int32_t tile, int64_t length, int64_t *tokens, int *whole)
 {
     int64_t n0 = view->kind == SP_VIEW_LINEAR ? length : view->n0, m1 = view->m1, m2 = view->m2;
@@ -44,7 +44,8 @@ struct walk {
     int64_t full, partial;
 };
 
-static void walk_tile(struct walk *walk, const struct sp_segment *segment, int32_t t, int64_t row_count, int64_t row0)
+static void walk_tile(struct walk *walk, const struct sp_segment *segment, int32_t t, int64_t row_count,
+                      int64_t row0)
 {
     const splat_plan *plan = walk->plan;
     const struct dense *mask = walk->mask;
@@ -56,7 +57,8 @@ static void walk_tile(struct walk *walk, const struct sp_segment *segment, int32
     if (col_count == 0)
         FAIL("%s: column tile %d begins behind the last key", walk->what, segment->first + t);
     if (kind != SP_PRED_NONE && !(plan->predicate_mask >> kind & 1))
-        FAIL("%s: predicate %s is used but not in predicate_mask", walk->what, sp_predicate_name((enum sp_pred_kind)kind));
+        FAIL("%s: predicate %s is used but not in predicate_mask", walk->what,
+             sp_predicate_name((enum sp_pred_kind)kind));
     const struct sp_predicate *p = &plan->predicates[segment->predicate];
     assert_true(segment->predicate >= 0 && segment->predicate < plan->predicate_count);
     if (kind == SP_PRED_PERIODIC)
@@ -75,7 +77,8 @@ static void walk_tile(struct walk *walk, const struct sp_segment *segment, int32
             allowed += !!said;
         }
     if (kind == SP_PRED_NONE && !whole)
-        FAIL("%s: the tile at column %lld hangs over the last key but runs no predicate", walk->what, (long long)col0);
+        FAIL("%s: the tile at column %lld hangs over the last key but runs no predicate", walk->what,
+             (long long)col0);
     /* Kernels evaluate the predicate on the whole tile: keys behind the last one must be refused by it. */
     for (int64_t r = 0; r < row_count && view->kind == SP_VIEW_LINEAR; r++)
         for (int64_t j = mask->kv; j < col0 + plan->tile_cols; j++)
@@ -84,8 +87,8 @@ static void walk_tile(struct walk *walk, const struct sp_segment *segment, int32
                      sp_predicate_name((enum sp_pred_kind)kind), (long long)walk->rows[r], (long long)j,
                      (long long)mask->kv - 1);
     if (kind != SP_PRED_NONE && holes == 0)
-        FAIL("%s: the tile at (%lld, %lld) is full but runs predicate %s", walk->what, (long long)row0, (long long)col0,
-             sp_predicate_name((enum sp_pred_kind)kind));
+        FAIL("%s: the tile at (%lld, %lld) is full but runs predicate %s", walk->what, (long long)row0,
+             (long long)col0, sp_predicate_name((enum sp_pred_kind)kind));
     if (allowed == 0)
         FAIL("%s: the tile at (%lld, %lld) is empty but computed", walk->what, (long long)row0, (long long)col0);
     walk->full += kind == SP_PRED_NONE;
@@ -128,8 +131,8 @@ static void walk_pass(struct walk *walk, const struct sp_pass *pass)
             FAIL("%s: row tile %d is launched twice", walk->what, tiles[k].tile);
         if (k && (tiles[k].tiles > tiles[k - 1].tiles ||
                   (tiles[k].tiles == tiles[k - 1].tiles && tiles[k].tile < tiles[k - 1].tile)))
-            FAIL("%s: row tile %d (%d tiles) is launched after %d (%d tiles)", walk->what, tiles[k].tile, tiles[k].tiles,
-                 tiles[k - 1].tile, tiles[k - 1].tiles);
+            FAIL("%s: row tile %d (%d tiles) is launched after %d (%d tiles)", walk->what, tiles[k].tile,
+                 tiles[k].tiles, tiles[k - 1].tile, tiles[k - 1].tiles);
         walk_row_tile(walk, pass, &tiles[k]);
     }
     free(seen);
@@ -155,7 +158,8 @@ static void check_cover_of(const splat_plan *plan, int64_t index, const struct d
         FAIL("%s: distinct mask %lld has no pass", what, (long long)index);
     for (int64_t at = 0; at < cells; at++)
         if (walk->covered[at] != mask->bytes[at])
-            FAIL("%s: pair (%lld, %lld) is never computed", what, (long long)(at / mask->kv), (long long)(at % mask->kv));
+            FAIL("%s: pair (%lld, %lld) is never computed", what, (long long)(at / mask->kv),
+                 (long long)(at % mask->kv));
     free(walk->covered);
 }
 
@@ -249,7 +253,8 @@ static void primitives_are_covered_once(void **state)
         }
 }
 
-/* Rows whose number of wide blocks, or their width or spacing, grows with the row: no name in the language does that. */
+/* Rows whose number of wide blocks, or their width or spacing, grows with the row: no name in the language does
+ * that. */
 static void growing_rows_are_covered_once(void **state)
 {
     (void)state;
@@ -279,13 +284,31 @@ static void the_suite_is_covered_once(void **state)
 {
     (void)state;
     static const char *const suite[] = {
-        "full", "causal", "window(1023, 0)", "window(256)", "dilated(128, 4)", "strided(4)", "strided(64)",
-        "causal & (window(127, 0) | strided(128))", "causal & (blocks(128) | comb(128, 16))", "blocks(1024)",
+        "full",
+        "causal",
+        "window(1023, 0)",
+        "window(256)",
+        "dilated(128, 4)",
+        "strided(4)",
+        "strided(64)",
+        "causal & (window(127, 0) | strided(128))",
+        "causal & (blocks(128) | comb(128, 16))",
+        "blocks(1024)",
         "window(256) | rows(0, 64) | cols(0, 64)",
-        "banded_blocks(64,1,1) | rows(0,128) | cols(0,128) | random_blocks(64,3,0)", "causal | cols(0, 1024)",
-        "causal & (window(1023, 0) | cols(0, 4))", "grid(128, 13)", "axial(128)", "logsparse & causal",
-        "swin(64, 8, 4)", "butterfly(32) - strided(3)", "~(window(100) | comb(200, 7))", "checkerboard(96)",
-        "documents(700, 1, 300, 1048)", "grid(8,16,16; 3,5,5)", "grid(64, 7, dilation=3)", "grid(64, 8, stride=4)",
+        "banded_blocks(64,1,1) | rows(0,128) | cols(0,128) | random_blocks(64,3,0)",
+        "causal | cols(0, 1024)",
+        "causal & (window(1023, 0) | cols(0, 4))",
+        "grid(128, 13)",
+        "axial(128)",
+        "logsparse & causal",
+        "swin(64, 8, 4)",
+        "butterfly(32) - strided(3)",
+        "~(window(100) | comb(200, 7))",
+        "checkerboard(96)",
+        "documents(700, 1, 300, 1048)",
+        "grid(8,16,16; 3,5,5)",
+        "grid(64, 7, dilation=3)",
+        "grid(64, 8, stride=4)",
     };
     for (size_t k = 0; k < sizeof suite / sizeof suite[0]; k++) {
         int documents = strncmp(suite[k], "documents", 9) == 0;
@@ -418,7 +441,8 @@ static splat_mask *as_bits(const struct dense *dense)
 static splat_mask *as_csr(const struct dense *dense)
 {
     splat_mask *mask = NULL;
-    int64_t *indptr = need((size_t)(dense->q + 1) * 8), *indices = need((size_t)(dense_pairs(dense) + 1) * 8), n = 0;
+    int64_t *indptr = need((size_t)(dense->q + 1) * 8), *indices = need((size_t)(dense_pairs(dense) + 1) * 8),
+            n = 0;
     for (int64_t i = 0; i < dense->q; i++) {
         indptr[i] = n;
         for (int64_t j = 0; j < dense->kv; j++)
@@ -467,7 +491,8 @@ static void maps_plan_each_distinct_mask_once(void **state)
     struct dense a = dense_new(200, 300), b = dense_new(200, 300), none = dense_new(200, 300);
     dense_random(&a, &rng);
     dense_random(&b, &rng);
-    splat_mask *x = mask_from_dense(&a), *y = as_bits(&b), *z = mask_from_dense(&none), *w = as_csr(&a), *map = NULL;
+    splat_mask *x = mask_from_dense(&a), *y = as_bits(&b), *z = mask_from_dense(&none), *w = as_csr(&a),
+               *map = NULL;
     splat_mask *entries[6] = {x, y, z, w, y, x};
     OK(splat_mask_map(entries, 2, 3, &map));
     splat_options options = options_of(64);
@@ -511,8 +536,8 @@ struct stretch_sink {
     int64_t calls, stop_at;
 };
 
-static int take_stretch(int64_t pass, int64_t row0, int64_t rows, int64_t col0, int64_t cols, enum splat_tile_kind kind,
-                        const char *predicate, void *user)
+static int take_stretch(int64_t pass, int64_t row0, int64_t rows, int64_t col0, int64_t cols,
+                        enum splat_tile_kind kind, const char *predicate, void *user)
 {
     struct stretch_sink *sink = user;
     assert_true(pass >= 0 && row0 >= 0 && rows > 0 && row0 + rows <= sink->seen.q);

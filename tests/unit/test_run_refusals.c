@@ -1,5 +1,5 @@
-/* splat_compile and splat_run refuse what they cannot do, with a sentence that names the argument, its value and the limit,
- * and touch no output when they do. */
+/* splat_compile and splat_run refuse what they cannot do, with a sentence that names the argument, its value and
+ * the limit, and touch no output when they do. */
 #include "attention.h"
 
 struct bench {
@@ -13,8 +13,8 @@ static int setup(void **state)
 {
     struct bench *bench = need(sizeof *bench);
     struct rng rng = {1};
-    bench->problem = (struct problem){.dtype = SPLAT_FP32, .batch = 2, .heads = 4, .kv_heads = 2, .q_len = 33, .kv_len = 65,
-                                      .head_dim = 16};
+    bench->problem = (struct problem){
+        .dtype = SPLAT_FP32, .batch = 2, .heads = 4, .kv_heads = 2, .q_len = 33, .kv_len = 65, .head_dim = 16};
     problem_fill(&bench->problem, &rng);
     bench->context = context_of(2);
     bench->mask = mask_of("causal", 33, 65, SPLAT_ALIGN_BOTTOM_RIGHT);
@@ -49,7 +49,8 @@ static void untouched(const struct problem *p)
         problem_poison(&bench->problem);                                                                           \
         splat_attention_args args = problem_args(&bench->problem);                                                 \
         change;                                                                                                    \
-        check_refused(#change, splat_run(bench->kernel, &args, NULL), SPLAT_INVALID, __VA_ARGS__, (const char *)NULL); \
+        check_refused(#change, splat_run(bench->kernel, &args, NULL), SPLAT_INVALID, __VA_ARGS__,                  \
+                      (const char *)NULL);                                                                         \
         untouched(&bench->problem);                                                                                \
     } while (0)
 
@@ -170,7 +171,8 @@ static void compile_checks_its_arguments(void **state)
     REFUSED(splat_compile(bench->context, bench->mask, &options, &kernel), SPLAT_INVALID, "head_dim", "20", "256");
     options = sound;
     options.value_dim = 264;
-    REFUSED(splat_compile(bench->context, bench->mask, &options, &kernel), SPLAT_INVALID, "value_dim", "264", "256");
+    REFUSED(splat_compile(bench->context, bench->mask, &options, &kernel), SPLAT_INVALID, "value_dim", "264",
+            "256");
     options = sound;
     options.dtype = (enum splat_dtype)7;
     REFUSED(splat_compile(bench->context, bench->mask, &options, &kernel), SPLAT_INVALID, "dtype", "7");
@@ -212,8 +214,8 @@ static void a_machine_without_a_gpu_says_so(void **state)
     splat_kernel *kernel = NULL;
     options.dtype = SPLAT_FP16;
     options.device = SPLAT_DEVICE_GPU;
-    check_refused("a GPU kernel here", splat_compile(bench->context, bench->mask, &options, &kernel), SPLAT_NO_DEVICE,
-                  (const char *)NULL);
+    check_refused("a GPU kernel here", splat_compile(bench->context, bench->mask, &options, &kernel),
+                  SPLAT_NO_DEVICE, (const char *)NULL);
     options.device = SPLAT_DEVICE_AUTO; /* and auto falls back to the CPU */
     OK(splat_compile(bench->context, bench->mask, &options, &kernel));
     assert_int_equal(splat_kernel_device(kernel), SPLAT_DEVICE_CPU);

@@ -1,9 +1,8 @@
-/* Generated CUDA: a pure function of the spec, stable text, and kernels that compile without spills within the limits of
- * their chip (where NVRTC is on the machine).
+/* Generated CUDA: a pure function of the spec, stable text, and kernels that compile without spills within the
+ * limits of their chip (where NVRTC is on the machine).
  *
- * The golden text is tests/golden/attention_sm80_fp16_d64.cu. After a wanted change of a template, write it anew with
- *     SPLAT_REGENERATE=1 build/tests/unit/test_source
- * and read the difference before committing it.
+ * The golden text is tests/golden/attention_sm80_fp16_d64.cu. After a wanted change of a template, write it anew
+ * with SPLAT_REGENERATE=1 build/tests/unit/test_source and read the difference before committing it.
  */
 #include <unistd.h>
 
@@ -57,7 +56,8 @@ static splat_mask *mask_of_kind(enum kind kind)
 
 /* ---- The text ---- */
 
-static void make_source(enum kind kind, const splat_options *options, struct sp_spec *spec, struct sp_source *source)
+static void make_source(enum kind kind, const splat_options *options, struct sp_spec *spec,
+                        struct sp_source *source)
 {
     splat_mask *mask = mask_of_kind(kind);
     splat_plan *plan = NULL;
@@ -71,10 +71,11 @@ static void make_source(enum kind kind, const splat_options *options, struct sp_
 static void the_same_spec_gives_the_same_text(void **state)
 {
     (void)state;
-    for (enum kind kind = NO_PREDICATE; kind < KINDS; kind++) {
+    for (int turn = 0; turn < 2 * KINDS; turn++) {
+        enum kind kind = (enum kind)(turn / 2);
         struct sp_spec a, b;
         struct sp_source first, second;
-        splat_options options = options_of(SPLAT_BF16, SPLAT_ARCH_SM80, 128);
+        splat_options options = options_of(SPLAT_BF16, turn % 2 ? SPLAT_ARCH_SM90A : SPLAT_ARCH_SM80, 128);
         make_source(kind, &options, &a, &first);
         setenv("SPLAT_CACHE_DIR", "/nowhere", 1);
         setenv("LC_ALL", "de_DE.UTF-8", 1);
@@ -141,11 +142,12 @@ static void the_text_opens_with_what_it_serves(void **state)
     char tile[64], entry[80];
     snprintf(tile, sizeof tile, "%d queries x %d keys", spec.tile_rows, spec.tile_cols);
     snprintf(entry, sizeof entry, "%s(", source.entry);
-    const char *const words[] = {"fp16", "head dim 40", "value dim 72", tile, "sm_90a", "extern \"C\"", "__global__", entry};
+    const char *const words[] = {"fp16",   "head dim 40",  "value dim 72", tile,
+                                 "sm_90a", "extern \"C\"", "__global__",   entry};
     for (size_t k = 0; k < sizeof words / sizeof words[0]; k++)
         if (!strstr(source.text.text, words[k]))
             FAIL("the source does not hold \"%s\"", words[k]);
-    assert_null(strstr(source.text.text, "\n#include")); /* one flat text */
+    assert_null(strstr(source.text.text, "\n#include"));         /* one flat text */
     assert_null(strstr(source.text.text, "\n// splat:region(")); /* nothing unfilled */
     assert_true(source.threads == 32 * spec.warps && source.shared_bytes > 0);
     sp_source_free(&source);
@@ -199,9 +201,16 @@ static char start_folder[4096]; /* the tests above change it */
 static void the_text_is_the_golden_one(void **state)
 {
     (void)state;
-    struct sp_spec spec = {.arch = SPLAT_ARCH_SM80, .dtype = SPLAT_FP16, .head_dim = 64, .value_dim = 64, .tile_rows = 64,
-                           .tile_cols = 64, .warps = 4, .blocks_per_sm = 2,
-                           .predicate_mask = 1u << SP_PRED_UPPER, .mask_map = 0};
+    struct sp_spec spec = {.arch = SPLAT_ARCH_SM80,
+                           .dtype = SPLAT_FP16,
+                           .head_dim = 64,
+                           .value_dim = 64,
+                           .tile_rows = 64,
+                           .tile_cols = 64,
+                           .warps = 4,
+                           .blocks_per_sm = 2,
+                           .predicate_mask = 1u << SP_PRED_UPPER,
+                           .mask_map = 0};
     struct sp_source source;
     OK(sp_source_make(&spec, &source));
     assert_int_equal(chdir(start_folder), 0);
@@ -284,16 +293,16 @@ static void build(struct compiler *compiler, enum kind kind, const splat_options
         skip();
     }
     char what[160];
-    snprintf(what, sizeof what, "kind %d, type %d, sm_%d, D %lld/%lld, tile %lldx%lld", kind, options->dtype, options->arch,
-             (long long)options->head_dim, (long long)options->value_dim, (long long)options->tile_rows,
-             (long long)options->tile_cols);
+    snprintf(what, sizeof what, "kind %d, type %d, sm_%d, D %lld/%lld, tile %lldx%lld", kind, options->dtype,
+             options->arch, (long long)options->head_dim, (long long)options->value_dim,
+             (long long)options->tile_rows, (long long)options->tile_cols);
     if (status != SPLAT_OK)
         FAIL("%s: %s: %s", what, splat_status_name(status), splat_last_error());
     int shared_limit = options->arch == SPLAT_ARCH_SM80 ? 163 * 1024 : 227 * 1024;
     if (info.spill_bytes != 0 || info.registers < 16 || info.registers > 255 || info.shared_bytes > shared_limit ||
         info.shared_bytes <= 0 || info.cubin_bytes <= 0)
-        FAIL("%s: %d registers, %d bytes spilled, %d bytes of shared memory, %lld bytes of cubin", what, info.registers,
-             info.spill_bytes, info.shared_bytes, (long long)info.cubin_bytes);
+        FAIL("%s: %d registers, %d bytes spilled, %d bytes of shared memory, %lld bytes of cubin", what,
+             info.registers, info.spill_bytes, info.shared_bytes, (long long)info.cubin_bytes);
     compiler->built++;
 }
 
@@ -317,7 +326,8 @@ static void every_tile_shape_compiles_with_all_predicates(void **state)
     for (int a = 0; a < 2; a++) {
         const struct sp_tune_table *table = sp_tune_table_for(archs[a]);
         for (int row = 0; row < table->row_count; row++) {
-            splat_options options = options_of((enum splat_dtype)((row + a) % 2), archs[a], table->rows[row].max_dim);
+            splat_options options =
+                options_of((enum splat_dtype)((row + a) % 2), archs[a], table->rows[row].max_dim);
             options.tile_rows = table->rows[row].rows;
             options.tile_cols = table->rows[row].cols;
             build(*state, MIXED, &options);

@@ -1,0 +1,19 @@
+// From a kernel's generated text to a function on this machine.
+//
+// Takes the text. Gives the file of a shared object that holds it, compiled against ptx_sm80.h. Keeps true: objects
+// are named by all that decides them, so that equal texts are compiled once, whoever asks, and none is ever stale.
+#pragma once
+#include <string>
+
+namespace machine
+{
+
+// The object's file, made when it is not there; or "" with what the compiler said in *words.
+std::string compile_kernel(const std::string &text, const std::string &entry, std::string *words);
+
+using Kernel = void (*)(const void *args);
+
+// Loads an object for good.
+Kernel load_kernel(const std::string &object);
+
+} // namespace machine

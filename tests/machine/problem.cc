@@ -1,0 +1,362 @@
+// Masks through the library's stages, random tensors, launch arguments as the runtime fills them in, and attention
+// in double precision to compare with.
+#include "problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <sstream>
+
+#include "compile.h"
+#include "machine.h"
+#include "numbers.h"
+
+namespace machine
+{
+
+// ---- Masks ----
+
+static void need(enum splat_status status, const Case &given)
+{
+    if (status == SPLAT_OK)
+        return;
+    fprintf(stderr, "case %s: %s: %s\n", given.name, splat_status_name(status), splat_last_error());
+    exit(1);
+}
+
+static splat_mask *random_mask(const Case &given, int percent, unsigned seed)
+{
+    std::mt19937 random(seed);
+    std::vector<uint8_t> bytes(static_cast<size_t>(given.q_len) * given.kv_len);
+    for (int i = 0; i < given.q_len; ++i)
+        for (int j = 0; j < given.kv_len; ++j)
+            bytes[static_cast<size_t>(i) * given.kv_len + j] =
+                i % 7 != 3 && random() % 100 < static_cast<unsigned>(percent);
+    splat_mask *mask = nullptr;
+    need(splat_mask_from_bytes(bytes.data(), given.q_len, given.kv_len, given.kv_len, &mask), given);
+    return mask;
+}
+
+static splat_mask *one_mask(const Case &given, const std::string &text, unsigned seed)
+{
+    int percent;
+    if (sscanf(text.c_str(), " random %d", &percent) == 1)
+        return random_mask(given, percent, seed);
+    splat_mask *mask = nullptr;
+    const auto align = given.traits & TOP_LEFT ? SPLAT_ALIGN_TOP_LEFT : SPLAT_ALIGN_BOTTOM_RIGHT;
+    need(splat_mask_from_expression(text.c_str(), given.q_len, given.kv_len, align, &mask), given);
+    return mask;
+}
+
+static std::vector<splat_mask *> make_masks(const Case &given)
+{
+    std::vector<splat_mask *> masks;
+    std::stringstream all(given.masks);
+    for (std::string text; std::getline(all, text, ';');)
+        masks.push_back(one_mask(given, text, static_cast<unsigned>(masks.size()) + 1));
+    return masks;
+}
+
+static std::vector<uint8_t> expand(const Case &given, const splat_mask *mask)
+{
+    splat_acsr *acsr = nullptr;
+    need(splat_acsr_create(mask, &acsr), given);
+    std::vector<uint8_t> bytes(static_cast<size_t>(given.q_len) * given.kv_len);
+    for (int i = 0; i < given.q_len; ++i)
+        need(splat_acsr_expand_row(acsr, i, &bytes[static_cast<size_t>(i) * given.kv_len]), given);
+    splat_acsr_destroy(acsr);
+    return bytes;
+}
+
+Problem::Problem(const Case &given) : case_(given)
+{
+    const std::vector<splat_mask *> masks = make_masks(given);
+    for (const splat_mask *mask : masks)
+        truth_.push_back(expand(given, mask));
+    splat_mask *whole = masks[0];
+    const auto count = static_cast<int64_t>(masks.size());
+    if (count > 1)
+        need(splat_mask_map(masks.data(), count / given.heads, given.heads, &whole), given);
+    splat_options options;
+    splat_options_init(&options);
+    options.dtype = given.dtype;
+    options.arch = SPLAT_ARCH_SM80;
+    options.head_dim = given.head_dim;
+    options.value_dim = given.value_dim;
+    options.batch = given.batch;
+    options.heads = given.heads;
+    options.kv_heads = given.kv_heads;
+    options.tile_rows = given.tile_rows;
+    options.tile_cols = given.tile_cols;
+    need(splat_plan_create(whole, &options, &plan_), given);
+    need(sp_spec_make(plan_, &options, SPLAT_ARCH_SM80, &spec_), given);
+    need(sp_source_make(&spec_, &source_), given);
+    if (count > 1)
+        splat_mask_destroy(whole);
+    for (splat_mask *mask : masks)
+        splat_mask_destroy(mask);
+}
+
+Problem::~Problem()
+{
+    sp_source_free(&source_);
+    splat_plan_destroy(plan_);
+}
+
+int Problem::mask_of(int batch, int head) const
+{
+    if (truth_.size() == 1)
+        return 0;
+    return static_cast<int>(truth_.size()) == case_.heads ? head : batch * case_.heads + head;
+}
+
+bool Problem::has_empty_row() const
+{
+    for (const auto &mask : truth_)
+        for (int i = 0; i < case_.q_len; ++i) {
+            const auto row = mask.begin() + static_cast<ptrdiff_t>(i) * case_.kv_len;
+            if (std::count(row, row + case_.kv_len, 0) == case_.kv_len)
+                return true;
+        }
+    return false;
+}
+
+// ---- Tensors ----
+
+namespace
+{
+struct Tensor {
+    std::vector<uint16_t> data;
+    bool bf16;
+    int heads, rows, dim;
+    int64_t batch, head, row; // strides in elements
+
+    int64_t at(int b, int h, int i, int d) const
+    {
+        return b * batch + h * head + i * row + d;
+    }
+    double operator()(int b, int h, int i, int d) const
+    {
+        const uint16_t bits = data[static_cast<size_t>(at(b, h, i, d))];
+        return bf16 ? bf16_value(bits) : half_value(bits);
+    }
+    void set(int b, int h, int i, int d, float value)
+    {
+        data[static_cast<size_t>(at(b, h, i, d))] = bf16 ? bf16_of(value) : half_of(value);
+    }
+    // Bytes from the first element to the last.
+    size_t extent(int batches) const
+    {
+        return 2 * static_cast<size_t>(at(batches - 1, heads - 1, rows - 1, dim - 1) + 1);
+    }
+};
+} // namespace
+
+constexpr uint16_t UNTOUCHED = 0x5a5a;
+constexpr float UNTOUCHED_LSE = 12345.0f;
+constexpr size_t GUARD = 4096; // elements behind each tensor that belong to no buffer
+
+// Holds NaN everywhere, gaps between the rows included.
+static Tensor make_tensor(const Case &given, int heads, int rows, int dim)
+{
+    Tensor t{{}, given.dtype == SPLAT_BF16, heads, rows, dim, 0, 0, 0};
+    const int64_t pitch = dim + (given.traits & GAPS ? 8 : 0);
+    t.row = given.layout == Layout::BHSD ? pitch : pitch * heads;
+    t.head = given.layout == Layout::BHSD ? pitch * rows : pitch;
+    t.batch = pitch * rows * heads + (given.traits & GAPS ? 16 : 0);
+    t.data.assign(static_cast<size_t>(t.batch * given.batch) + GUARD, t.bf16 ? 0x7fc1 : 0x7e01);
+    return t;
+}
+
+struct Problem::Tensors {
+    Tensor q, k, v, o;
+    std::vector<float> lse;
+};
+
+void Problem::fill(Tensors &tensors, uint64_t seed) const
+{
+    std::mt19937_64 random(seed);
+    std::normal_distribution<float> normal;
+    const float q_factor = case_.traits & LARGE_SCORES ? 12.0f : 1.0f;
+    for (Tensor *t : {&tensors.q, &tensors.k, &tensors.v})
+        for (int b = 0; b < case_.batch; ++b)
+            for (int h = 0; h < t->heads; ++h)
+                for (int i = 0; i < t->rows; ++i)
+                    for (int d = 0; d < t->dim; ++d)
+                        t->set(b, h, i, d, normal(random) * (t == &tensors.q ? q_factor : 1.0f));
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int b = 0; b < case_.batch; ++b)
+        for (int h = 0; h < case_.kv_heads; ++h)
+            for (int j = 0; j < case_.kv_len; ++j) {
+                if (case_.traits & BAD_VALUES && random() % 32 == 0)
+                    for (int d = 0; d < case_.value_dim; ++d)
+                        if (random() % 4 == 0)
+                            tensors.v.set(b, h, j, d, bad[random() % 3]);
+                if (case_.traits & BAD_KEYS && random() % 64 == 0)
+                    tensors.k.set(b, h, j, static_cast<int>(random() % static_cast<unsigned>(case_.head_dim)), NAN);
+            }
+    for (uint16_t &x : tensors.o.data)
+        x = UNTOUCHED;
+}
+
+// ---- A run ----
+
+sp_launch_args Problem::arguments(Tensors &tensors, uint64_t seed) const
+{
+    sp_launch_args args;
+    memset(&args, 0, sizeof args);
+    args.q = tensors.q.data.data();
+    args.k = tensors.k.data.data();
+    args.v = tensors.v.data.data();
+    args.o = tensors.o.data.data();
+    args.lse = case_.traits & NO_LSE ? nullptr : tensors.lse.data();
+    args.q_batch = tensors.q.batch, args.q_head = tensors.q.head, args.q_row = tensors.q.row;
+    args.k_batch = tensors.k.batch, args.k_head = tensors.k.head, args.k_row = tensors.k.row;
+    args.v_batch = tensors.v.batch, args.v_head = tensors.v.head, args.v_row = tensors.v.row;
+    args.o_batch = tensors.o.batch, args.o_head = tensors.o.head, args.o_row = tensors.o.row;
+    args.lse_batch = static_cast<sp_i64>(case_.heads) * case_.q_len;
+    args.lse_head = case_.q_len;
+    args.row_tiles = plan_->row_tiles;
+    args.segments = plan_->segments;
+    args.predicates = plan_->predicates;
+    args.table = plan_->table;
+    args.bits = plan_->bits;
+    args.map = plan_->map;
+    args.q_len = case_.q_len;
+    args.kv_len = case_.kv_len;
+    args.batch = case_.batch;
+    args.heads = case_.heads;
+    args.group = case_.heads / case_.kv_heads;
+    args.row_tile_count = plan_->passes[0].row_tile_count;
+    args.section = 1 + static_cast<int>(seed % static_cast<unsigned>(case_.batch * case_.heads + 1));
+    args.map_batch = plan_->map ? static_cast<int>(plan_->map_batch) : 1;
+    args.map_heads = plan_->map ? static_cast<int>(plan_->map_heads) : 1;
+    args.scale = 1.0f / std::sqrt(static_cast<float>(case_.head_dim));
+    args.scale_log2 = args.scale * 1.44269504f;
+    return args;
+}
+
+std::string Problem::run(const std::string &object, uint64_t seed) const
+{
+    Tensors tensors = {
+        make_tensor(case_, case_.heads, case_.q_len, case_.head_dim),
+        make_tensor(case_, case_.kv_heads, case_.kv_len, case_.head_dim),
+        make_tensor(case_, case_.kv_heads, case_.kv_len, case_.value_dim),
+        make_tensor(case_, case_.heads, case_.q_len, case_.value_dim),
+        std::vector<float>(static_cast<size_t>(case_.batch) * case_.heads * case_.q_len + GUARD, UNTOUCHED_LSE)};
+    fill(tensors, seed);
+    const sp_launch_args args = arguments(tensors, seed);
+    forget_buffers();
+    add_buffer("the arguments", &args, sizeof args, Access::READ);
+    const Tensor *inputs[] = {&tensors.q, &tensors.k, &tensors.v};
+    for (int t = 0; t < 3; ++t)
+        add_buffer(t == 0   ? "q"
+                   : t == 1 ? "k"
+                            : "v",
+                   inputs[t]->data.data(), inputs[t]->extent(case_.batch), Access::READ);
+    add_buffer("o", tensors.o.data.data(), tensors.o.extent(case_.batch), Access::WRITE_ONCE);
+    if (args.lse)
+        add_buffer("lse", args.lse, (tensors.lse.size() - GUARD) * sizeof(float), Access::WRITE_ONCE);
+    const splat_plan &p = *plan_;
+    add_buffer("row_tiles", p.row_tiles, sizeof *p.row_tiles * static_cast<size_t>(p.row_tile_count), Access::READ);
+    add_buffer("segments", p.segments, sizeof *p.segments * static_cast<size_t>(p.segment_count), Access::READ);
+    add_buffer("predicates", p.predicates, sizeof *p.predicates * static_cast<size_t>(p.predicate_count),
+               Access::READ);
+    add_buffer("table", p.table, sizeof *p.table * static_cast<size_t>(p.table_count), Access::READ);
+    add_buffer("bits", p.bits, sizeof *p.bits * static_cast<size_t>(p.bits_count), Access::READ);
+    if (p.map)
+        add_buffer("map", p.map, sizeof *p.map * static_cast<size_t>(p.map_batch * p.map_heads), Access::READ);
+    catch_signals(object.c_str());
+    const auto blocks = static_cast<unsigned>(args.row_tile_count * case_.batch * case_.heads);
+    machine::run({load_kernel(object), &args, blocks, source_.threads, source_.shared_bytes, seed});
+    return compare(tensors, args.scale);
+}
+
+// ---- The reference ----
+
+static std::string say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static std::string say(const char *format, ...)
+{
+    char text[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return text;
+}
+
+// Whether two numbers are NaN, or the same infinity, or both finite.
+static bool same_kind(double got, double want)
+{
+    if (std::isnan(want) || std::isnan(got))
+        return std::isnan(want) && std::isnan(got);
+    return std::isinf(want) || std::isinf(got) ? got == want : true;
+}
+
+std::string Problem::compare(const Tensors &tensors, float scale) const
+{
+    const int group = case_.heads / case_.kv_heads;
+    const double rounding = case_.dtype == SPLAT_BF16 ? 0x1p-8 : 0x1p-11; // relative error of a number in 16 bits
+    std::vector<bool> stored(tensors.o.data.size());
+    std::vector<double> weights(static_cast<size_t>(case_.kv_len));
+    for (int b = 0; b < case_.batch; ++b)
+        for (int h = 0; h < case_.heads; ++h)
+            for (int i = 0; i < case_.q_len; ++i) {
+                const int mask = mask_of(b, h), kv_head = h / group;
+                double top = -INFINITY, sum = 0, largest = 0;
+                std::vector<int> keys;
+                for (int j = 0; j < case_.kv_len; ++j) {
+                    if (!allowed(mask, i, j))
+                        continue;
+                    double score = 0;
+                    for (int d = 0; d < case_.head_dim; ++d)
+                        score += tensors.q(b, h, i, d) * tensors.k(b, kv_head, j, d);
+                    weights[static_cast<size_t>(j)] = score * scale;
+                    keys.push_back(j);
+                    top = std::fmax(top, score * scale);
+                    largest = std::fmax(largest, std::fabs(score * scale));
+                }
+                for (int j : keys)
+                    sum += weights[static_cast<size_t>(j)] = std::exp(weights[static_cast<size_t>(j)] - top);
+                const double lse = keys.empty() ? -INFINITY : top + std::log(sum);
+                const double got_lse =
+                    tensors.lse[(static_cast<size_t>(b) * case_.heads + h) * case_.q_len + static_cast<size_t>(i)];
+                if (!(case_.traits & NO_LSE) &&
+                    (!same_kind(got_lse, lse) ||
+                     (std::isfinite(lse) && std::fabs(got_lse - lse) > 1e-5 + 2e-6 * largest)))
+                    return say("lse[%d][%d][%d] is %.8g, expected %.8g", b, h, i, got_lse, lse);
+                for (int d = 0; d < case_.value_dim; ++d) {
+                    double want = 0, reach = 0, span = 0;
+                    bool unsure = false; // a weight that may or may not be 0 in 16 bits meets an infinity or NaN
+                    for (int j : keys) {
+                        const double value = tensors.v(b, kv_head, j, d);
+                        const double weight = weights[static_cast<size_t>(j)] / sum;
+                        unsure |= !std::isfinite(value) && weight < 1e-3;
+                        want += weight * value;
+                        reach += weight * std::fabs(value);
+                        span += std::fabs(value);
+                    }
+                    stored[static_cast<size_t>(tensors.o.at(b, h, i, d))] = true;
+                    const double got = tensors.o(b, h, i, d);
+                    // Weights and results are rounded to 16 bits; fp16 weights below 2^-14 lose bits of their own.
+                    const double limit = 1.02 * rounding * (reach + std::fabs(want)) +
+                                         (2e-5 + 1e-6 * largest) * reach +
+                                         (case_.dtype == SPLAT_BF16 ? 0 : 1e-7 * span + 1e-7);
+                    if (unsure)
+                        continue;
+                    if (!same_kind(got, want) || (std::isfinite(want) && std::fabs(got - want) > limit))
+                        return say("o[%d][%d][%d][%d] is %.7g, expected %.7g within %.2g", b, h, i, d, got, want,
+                                   limit);
+                }
+            }
+    for (size_t at = 0; at < stored.size(); ++at)
+        if (!stored[at] && tensors.o.data[at] != UNTOUCHED)
+            return say("o was written between or beyond its rows, at element %zu", at);
+    return "";
+}
+
+} // namespace machine

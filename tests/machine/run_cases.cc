@@ -1,0 +1,154 @@
+// Runs the cases and reports in TAP.
+//
+//   run_cases                    every case, 3 seeds each, then whether they cover what they must
+//   run_cases --seeds N CASE...  the cases named, or all, with N seeds
+//   run_cases --from K ...       from seed K on instead of 0
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <set>
+
+#include <unistd.h>
+
+#include "compile.h"
+#include "jobs.h"
+#include "problem.h"
+
+using namespace machine;
+
+constexpr unsigned CASE_SECONDS = 300;
+
+static int run_case(const Problem &problem, unsigned from, unsigned seeds)
+{
+    std::string words;
+    const std::string object = compile_kernel(problem.text(), problem.entry(), &words);
+    if (object.empty()) {
+        printf("the kernel does not compile\n%s\n", words.c_str());
+        return 1;
+    }
+    alarm(CASE_SECONDS);
+    for (unsigned seed = from; seed < from + seeds; ++seed) {
+        fprintf(stderr, "seed %u\n", seed); // the last line before a report
+        const std::string difference = problem.run(object, seed);
+        if (!difference.empty()) {
+            printf("%s\n", difference.c_str());
+            return 1;
+        }
+    }
+    return 0;
+}
+
+// ---- What the cases must cover ----
+
+static void note_covered(const Problem &problem, std::set<std::string> &seen)
+{
+    const splat_plan &plan = problem.plan();
+    const Case &given = problem.given();
+    for (int64_t s = 0; s < plan.segment_count; ++s) {
+        const auto kind = static_cast<sp_pred_kind>(SP_SEGMENT_KIND(plan.segments[s].code));
+        seen.insert(std::string("predicate ") + sp_predicate_name(kind));
+        if (SP_SEGMENT_STEP(plan.segments[s].code) && plan.segments[s].count > 1)
+            seen.insert("several bitmasks a segment");
+    }
+    seen.insert("tune row " + std::to_string(plan.tune_row));
+    seen.insert(given.dtype == SPLAT_BF16 ? "bf16" : "fp16");
+    seen.insert("head dim " + std::to_string(given.head_dim));
+    seen.insert("value dim " + std::to_string(given.value_dim));
+    seen.insert(given.layout == Layout::BHSD ? "bhsd" : "bshd");
+    const struct {
+        bool met;
+        const char *what;
+    } facts[] = {
+        {given.value_dim < given.head_dim, "value dim below head dim"},
+        {given.value_dim > given.head_dim, "value dim above head dim"},
+        {given.kv_heads < given.heads, "grouped heads"},
+        {given.q_len < given.kv_len, "fewer queries than keys"},
+        {given.q_len > given.kv_len, "more queries than keys"},
+        {plan.map != nullptr && plan.map_batch == 1, "a mask for each head"},
+        {plan.map != nullptr && plan.map_batch > 1, "a mask for each batch and head"},
+        {problem.has_empty_row(), "empty rows"},
+        {plan.allowed_pairs == 0, "a mask that allows nothing"},
+        {(given.traits & BAD_VALUES) != 0, "NaN and inf in v"},
+        {(given.traits & BAD_KEYS) != 0, "NaN in k"},
+        {(given.traits & NO_LSE) != 0, "no lse"},
+        {(given.traits & TOP_LEFT) != 0, "top left"},
+        {given.q_len % plan.tile_rows != 0 && given.kv_len % plan.tile_cols != 0, "ragged sizes"},
+    };
+    for (const auto &fact : facts)
+        if (fact.met)
+            seen.insert(fact.what);
+}
+
+static std::string find_uncovered(const std::set<std::string> &seen)
+{
+    std::set<std::string> wanted = {"several bitmasks a segment", "bf16", "fp16", "bhsd", "bshd"};
+    for (int kind = SP_PRED_NONE; kind < SP_PRED_COUNT; ++kind)
+        wanted.insert(std::string("predicate ") + sp_predicate_name(static_cast<sp_pred_kind>(kind)));
+    for (int row = 0; row < sp_tune_table_for(SPLAT_ARCH_SM80)->row_count; ++row)
+        wanted.insert("tune row " + std::to_string(row));
+    for (int dim : {8, 40, 64, 72, 128, 192, 256}) {
+        wanted.insert("head dim " + std::to_string(dim));
+        wanted.insert("value dim " + std::to_string(dim));
+    }
+    wanted.insert({"value dim below head dim", "value dim above head dim", "grouped heads",
+                   "fewer queries than keys", "more queries than keys", "a mask for each head",
+                   "a mask for each batch and head", "empty rows", "a mask that allows nothing", "NaN and inf in v",
+                   "NaN in k", "no lse", "top left", "ragged sizes"});
+    std::string missing;
+    for (const std::string &what : wanted)
+        if (!seen.count(what))
+            missing += "\n# no case has: " + what;
+    return missing;
+}
+
+// ---- The program ----
+
+static void print_result(size_t number, const char *name, bool passed, const std::string &words)
+{
+    if (!passed)
+        printf("%s\n", words.c_str());
+    printf("%sok %zu - %s\n", passed ? "" : "not ", number, name);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned seeds = 3, from = 0;
+    std::vector<const Case *> chosen;
+    for (int a = 1; a < argc; ++a) {
+        if (strcmp(argv[a], "--seeds") == 0 && a + 1 < argc)
+            seeds = static_cast<unsigned>(atoi(argv[++a]));
+        else if (strcmp(argv[a], "--from") == 0 && a + 1 < argc)
+            from = static_cast<unsigned>(atoi(argv[++a]));
+        else
+            chosen.push_back(&case_named(argv[a]));
+    }
+    const bool all = chosen.empty();
+    for (const Case &one : all_cases())
+        if (all)
+            chosen.push_back(&one);
+
+    std::vector<std::unique_ptr<Problem>> problems;
+    std::vector<std::function<int()>> jobs;
+    std::set<std::string> seen;
+    for (const Case *one : chosen) {
+        problems.push_back(std::make_unique<Problem>(*one));
+        const Problem *problem = problems.back().get();
+        jobs.push_back([=] { return run_case(*problem, from, seeds); });
+        note_covered(*problem, seen);
+    }
+    printf("1..%zu\n", chosen.size() + all);
+    bool passed = true;
+    run_jobs(jobs, [&](size_t job, const Outcome &outcome) {
+        passed &= outcome.code == 0;
+        print_result(job + 1, chosen[job]->name, outcome.code == 0, outcome.words);
+    });
+    if (all) {
+        const std::string missing = find_uncovered(seen);
+        passed &= missing.empty();
+        print_result(chosen.size() + 1, "the cases cover every shape, type, predicate and circumstance",
+                     missing.empty(), missing);
+    }
+    return passed ? 0 : 1;
+}

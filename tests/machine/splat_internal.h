@@ -1,0 +1,11 @@
+// The library's headers that these tests use, for C++.
+#pragma once
+
+extern "C" {
+#include "splat.h"
+
+#include "analysis/plan.h"
+#include "codegen/launch_args.h"
+#include "codegen/spec.h"
+#include "common/hash.h"
+}
