@@ -110,7 +110,7 @@ def on_threads(env):
 
     def work(launch, want, expression):
         try:
-            torch.cuda.set_device(env.device)
+            torch.cuda.set_device(torch.cuda.current_device())
             stream = torch.cuda.Stream()
             for n in range(20):
                 out = launch.output()

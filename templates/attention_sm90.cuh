@@ -154,25 +154,26 @@ __device__ __forceinline__ int item_count(const sp_launch_args &args)
     return args.row_tile_count * args.batch * args.heads;
 }
 
-// The column tile at hand. Moves through the segments of a row tile in order.
+// The column tile at hand. Moves through the segments of a row tile in order. What only masking needs is read again from the
+// segment: registers are dearer than a cached load.
 struct Cursor {
     int segment, end; // the one it is in, and the end of the row tile's
     int left;         // tiles left in the segment, this one included
     int column;       // first column of the tile
-    int code;         // of the segment: kind and step
-    int predicate;    // index
-    int table;        // for TABLE, a word index; for BITS, the number of the tile's bitmask
+    bool partial;     // needs a predicate
 };
+
+__device__ __forceinline__ sp_segment segment_of(const Cursor &cursor, const sp_launch_args &args)
+{
+    return static_cast<const sp_segment *>(args.segments)[cursor.segment];
+}
 
 __device__ __forceinline__ void enter_segment(Cursor &cursor, const sp_launch_args &args)
 {
-    const sp_segment s = static_cast<const sp_segment *>(args.segments)[cursor.segment];
+    const sp_segment s = segment_of(cursor, args);
     cursor.left = s.count;
     cursor.column = s.first * TILE_COLS;
-    cursor.code = s.code;
-    cursor.predicate = s.predicate;
-    if constexpr (HAS_TABLE || HAS_BITS)
-        cursor.table = static_cast<const sp_predicate *>(args.predicates)[s.predicate].table;
+    cursor.partial = HAS_PARTIAL && (s.code & 15) != PRED_NONE;
 }
 
 __device__ __forceinline__ Cursor first_tile(const sp_launch_args &args, const sp_row_tile &row_tile)
@@ -189,19 +190,12 @@ __device__ __forceinline__ bool next_tile(Cursor &cursor, const sp_launch_args &
 {
     if (--cursor.left > 0) {
         cursor.column += TILE_COLS;
-        if constexpr (HAS_BITS)
-            cursor.table += cursor.code >> 4 & 1;
         return true;
     }
     if (++cursor.segment == cursor.end)
         return false;
     enter_segment(cursor, args);
     return true;
-}
-
-__device__ __forceinline__ bool partial(const Cursor &cursor)
-{
-    return HAS_PARTIAL && (cursor.code & 15) != PRED_NONE;
 }
 
 // ---- Stages ----
@@ -322,9 +316,9 @@ __device__ __forceinline__ void check_values(const sp_launch_args &args, unsigne
         Cursor cursor = first_tile(args, work.row_tile);
         do {
             barrier_wait(barrier_at(shared, V_FULL + stage_of(n)), phase_of(n));
-            if (partial(cursor)) {
+            if (cursor.partial) {
                 unsigned found = 0;
-#pragma unroll 4
+#pragma unroll 2
                 for (int chunk = 32 * checker + lane; chunk < V_BYTES / 16; chunk += 32 * CHECKERS) {
                     const Chunk c = load_shared_chunk(v_stage(shared, n) + 16 * chunk);
                     found |= nonfinite_bits(c.word[0]) | nonfinite_bits(c.word[1]) | nonfinite_bits(c.word[2]) |
@@ -360,21 +354,25 @@ __device__ __forceinline__ void mask_scores(const sp_launch_args &args, const Cu
                                             Scores &s)
 {
     const int lane = static_cast<int>(threadIdx.x) % 32;
+    const sp_segment segment = segment_of(cursor, args);
+    const int kind = segment.code & 15;
+    const sp_predicate *predicate = static_cast<const sp_predicate *>(args.predicates) + segment.predicate;
     MaskTile tile;
-    tile.source.predicate =
-        reinterpret_cast<const unsigned *>(static_cast<const sp_predicate *>(args.predicates) + cursor.predicate);
+    tile.source.predicate = reinterpret_cast<const unsigned *>(predicate);
     tile.source.words = nullptr;
     if constexpr (HAS_TABLE)
-        if ((cursor.code & 15) == PRED_TABLE)
-            tile.source.words = static_cast<const unsigned *>(args.table) + cursor.table;
+        if (kind == PRED_TABLE)
+            tile.source.words = static_cast<const unsigned *>(args.table) + predicate->table;
     if constexpr (HAS_BITS)
-        if ((cursor.code & 15) == PRED_BITS)
+        if (kind == PRED_BITS) {
+            const int number = predicate->table + (segment.code >> 4 & 1) * (segment.count - cursor.left);
             tile.source.words =
-                static_cast<const unsigned *>(args.bits) + cursor.table * sp_i64(TILE_ROWS * BITS_ROW_BYTES / 4);
+                static_cast<const unsigned *>(args.bits) + number * sp_i64(TILE_ROWS * BITS_ROW_BYTES / 4);
+        }
     tile.tile_row = tile_row + lane / 4;
     tile.row = first_row + tile.tile_row;
     tile.column = cursor.column + lane % 4 * 2;
-    apply_predicate(cursor.code & 15, tile, s);
+    apply_predicate(kind, tile, s);
 }
 
 // The v of a PARTIAL tile: when it holds inf or NaN, adds what they bring to o and sets them to zero. `checks` has a bit a stage,
@@ -494,7 +492,7 @@ __device__ __forceinline__ void consume(const sp_launch_args &args, unsigned sha
             wgmma_wait<0>();
             hold_all(s);
             release(barrier_at(shared, K_EMPTY + stage_of(n)));
-            bool masked = partial(cursor);
+            bool masked = cursor.partial;
             if (masked)
                 mask_scores(args, cursor, first_row, tile_row, s);
             softmax(s, row_max, row_sum, factors, args.scale_log2);
@@ -517,7 +515,7 @@ __device__ __forceinline__ void consume(const sp_launch_args &args, unsigned sha
                 wgmma_wait<1>();
                 hold_all(s);
                 release(barrier_at(shared, K_EMPTY + stage_of(n + 1)));
-                masked = partial(cursor);
+                masked = cursor.partial;
                 if (masked)
                     mask_scores(args, cursor, first_row, tile_row, s);
                 softmax(s, row_max, row_sum, factors, args.scale_log2);

@@ -16,6 +16,7 @@ static const struct sp_tune_row rows[] = {
     /* family   max rows cols warps blocks affine   full partial  bits   row
                 dim               per_sm   only       ns      ns    ns    ns */
     {HOPPER,     64, 128, 192, 12,  1,     1,      1880,    800,  950,  1700}, /* * */
+    {HOPPER,     64, 192, 128, 16,  1,     1,      1730,    600,  700,  1710}, /* * */
     {HOPPER,     64, 128, 128, 12,  1,     0,      1285,    561,  646,  1710},
     {PORTABLE,   64, 128, 128,  4,  2,     0,      3502,    810,  875,  3547},
     {PORTABLE,   64, 128,  64,  4,  2,     0,      1892,    544,  577,  3702},

@@ -40,7 +40,7 @@ static enum splat_status check_stride(const struct operand *x, const char *axis,
 static enum splat_status check_operand(const struct operand *x, int64_t batch, int gpu, size_t alignment)
 {
     if (!x->tensor->data)
-        return sp_fail(SPLAT_INVALID, "%s.data is null", x->name);
+        return sp_fail(SPLAT_INVALID, "%s.data is null; it must point to the tensor", x->name);
     if ((uintptr_t)x->tensor->data % alignment != 0)
         return sp_fail(SPLAT_INVALID, "%s.data is %p; on the %s it must be aligned to %zu bytes", x->name,
                        x->tensor->data, gpu ? "GPU" : "CPU", alignment);

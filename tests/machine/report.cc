@@ -38,11 +38,14 @@ std::string source_of(Place place)
     FILE *pipe = popen(command, "r");
     while (pipe && fgets(line, sizeof line, pipe)) {
         std::string text(line);
-        if (text.find("kernel.cu:") == std::string::npos)
+        if (text.find(" at kernel.cu:") == std::string::npos)
             continue;
-        const size_t inlined = text.find("(inlined by) ");
-        const std::string call = inlined == std::string::npos ? text : text.substr(inlined + 13);
-        lines += "    " + call.substr(0, call.find_first_of("( ")) + " " + call.substr(call.find("at kernel.cu:"));
+        // "(inlined by) void copy_rows<64, 9>(unsigned int) at kernel.cu:123": the name and the line are enough.
+        const size_t inlined = text.find("(inlined by) "), begin = inlined == std::string::npos ? 0 : inlined + 13;
+        const size_t at = text.find(" at kernel.cu:");
+        std::string name = text.substr(begin, at - begin);
+        name = name.substr(0, name.find_first_of("<("));
+        lines += "    " + name.substr(name.find_last_of(' ') + 1) + text.substr(at);
     }
     if (pipe)
         pclose(pipe);

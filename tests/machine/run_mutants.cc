@@ -1,7 +1,8 @@
 // Runs every mutant, and first the cases that they are made of unchanged; reports in TAP and ends with "N passed, M
 // failed".
 //
-//   run_mutants [WORD...]   those whose names hold one of the words, or all
+//   run_mutants             all of them, with the first line of each report
+//   run_mutants WORD...     those whose names hold one of the words, with whole reports
 //
 // A mutant passes when its fault is found, by a report of the machine or by a difference from the reference, and
 // the words are those that the list asks for. A mutant whose text is not found, or that does not compile, fails.
@@ -105,6 +106,8 @@ int main(int argc, char **argv)
         passed += good;
         if (!good)
             printf("%s\n", changed && outcome.code == SAME ? "not caught" : outcome.words.c_str());
+        else if (changed && argc > 1)
+            printf("%s", outcome.words.c_str());
         printf("%sok %zu - %s%s%s\n", good ? "" : "not ", job + 1, names[job].c_str(), good ? ": " : "",
                !good     ? ""
                : changed ? first_line(outcome.words).c_str()
