@@ -235,22 +235,49 @@ static uint64_t splitmix(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-void sp_random_columns(int64_t seed, int64_t block_row, int64_t n, int64_t r, int64_t *columns)
+/* Ascending insertion finds a draw that is taken; many draws are better kept in a bitmap. */
+static void few_columns(uint64_t state, int64_t n, int64_t r, int64_t *columns)
 {
-    uint64_t state = (uint64_t)seed * 0x9E3779B97F4A7C15u + (uint64_t)block_row * 0xD1B54A32D192ED03u;
     int64_t count = 0;
-    for (int64_t k = r < n ? n - r : 0; k < n; k++) {
-        int64_t t = r < n ? (int64_t)(splitmix(&state) % (uint64_t)(k + 1)) : k;
+    for (int64_t k = n - r; k < n; k++) {
+        int64_t t = (int64_t)(splitmix(&state) % (uint64_t)(k + 1)), at = count;
         for (int64_t c = 0; c < count; c++)
-            if (columns[c] == t) {
+            if (columns[c] == t)
                 t = k;
-                break;
-            }
-        int64_t at = count++;
-        for (; at > 0 && columns[at - 1] > t; at--) /* keep ascending */
+        for (count++; at > 0 && columns[at - 1] > t; at--)
             columns[at] = columns[at - 1];
         columns[at] = t;
     }
+}
+
+static bool many_columns(uint64_t state, int64_t n, int64_t r, int64_t *columns)
+{
+    uint64_t *taken = calloc((size_t)(n + 63) / 64, sizeof *taken);
+    if (!taken)
+        return false;
+    for (int64_t k = n - r; k < n; k++) {
+        int64_t t = (int64_t)(splitmix(&state) % (uint64_t)(k + 1));
+        if (taken[t / 64] >> (t % 64) & 1)
+            t = k;
+        taken[t / 64] |= 1ull << (t % 64);
+    }
+    for (int64_t w = 0; w < (n + 63) / 64; w++)
+        for (uint64_t word = taken[w]; word; word &= word - 1)
+            *columns++ = w * 64 + __builtin_ctzll(word);
+    free(taken);
+    return true;
+}
+
+bool sp_random_columns(int64_t seed, int64_t block_row, int64_t n, int64_t r, int64_t *columns)
+{
+    uint64_t state = (uint64_t)seed * 0x9E3779B97F4A7C15u + (uint64_t)block_row * 0xD1B54A32D192ED03u;
+    if (r > 64 && r < n)
+        return many_columns(state, n, r, columns);
+    if (r < n)
+        few_columns(state, n, r, columns);
+    for (int64_t k = 0; k < n && r >= n; k++)
+        columns[k] = k;
+    return true;
 }
 
 static bool random_check(const struct sp_args *args, const struct sp_shape *shape, char message[200])
@@ -266,7 +293,10 @@ static void random_row(struct sp_row_eval *eval, const struct sp_args *args, str
     int64_t b = args->values[0], columns[4096];
     int64_t block_row = sp_concrete(eval, sp_floordiv(eval, sp_row_index(eval), b));
     int64_t n = (eval->kv_len + b - 1) / b, r = args->values[1] < n ? args->values[1] : n;
-    sp_random_columns(args->values[2], block_row, n, r, columns);
+    if (!sp_random_columns(args->values[2], block_row, n, r, columns)) {
+        eval->failed = true;
+        return;
+    }
     for (int64_t k = 0; k < r; k++)
         push_blocks(eval, out, b, sp_const(columns[k]), sp_const(columns[k] + 1));
 }

@@ -36,7 +36,8 @@ extern const int sp_primitive_count;
 /* The r distinct block columns of block row I under random_blocks(b, r, seed), of n there are, ascending.
  * Generator: a splitmix64 stream whose state starts at seed * 0x9E3779B97F4A7C15 + I * 0xD1B54A32D192ED03 (mod
  * 2^64); then Floyd's sampling: for k = n-r .. n-1 draw t = next mod (k+1) and take t, or k when t is taken
- * already. r >= n takes all. */
-void sp_random_columns(int64_t seed, int64_t block_row, int64_t n, int64_t r, int64_t *columns);
+ * already. r >= n takes all.
+ * False without memory. */
+bool sp_random_columns(int64_t seed, int64_t block_row, int64_t n, int64_t r, int64_t *columns);
 
 #endif

@@ -41,16 +41,36 @@ struct chooser {
 
 /* ---- Shapes ---- */
 
-/* Adds the shapes of the table in `text` as "128x64, 64x64". */
+/* Whether a row before this one has its shape for the same head dims; *affine is 0 when either serves every mask.
+ */
+static bool listed_before(const struct sp_tune_table *table, int k, bool *affine)
+{
+    const struct sp_tune_row *row = &table->rows[k];
+    bool before = false;
+    *affine = true;
+    for (int i = 0; i < table->row_count; i++) {
+        const struct sp_tune_row *other = &table->rows[i];
+        if (other->max_dim != row->max_dim || other->rows != row->rows || other->cols != row->cols)
+            continue;
+        before |= i < k;
+        *affine &= other->affine_only != 0;
+    }
+    return before;
+}
+
+/* Adds the shapes of the table in `text` as "128x64, 128x160 (bounds only)": those for masks that need no predicate
+ * but affine bounds are marked. */
 static void list_shapes(const struct sp_tune_table *table, int max_dim, char *text, size_t size)
 {
     size_t used = 0;
     text[0] = '\0';
     for (int k = 0; k < table->row_count; k++) {
         const struct sp_tune_row *row = &table->rows[k];
-        if (row->max_dim != max_dim || used >= size)
+        bool affine;
+        if (row->max_dim != max_dim || used >= size || listed_before(table, k, &affine))
             continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%dx%d", used ? ", " : "", row->rows, row->cols);
+        used += (size_t)snprintf(text + used, size - used, "%s%dx%d%s", used ? ", " : "", row->rows, row->cols,
+                                 affine ? " (bounds only)" : "");
     }
 }
 
@@ -82,8 +102,9 @@ static enum splat_status gather_shapes(struct chooser *c)
     char shapes[256];
     list_shapes(c->table, max_dim, shapes, sizeof shapes);
     return sp_fail(SPLAT_UNSUPPORTED,
-                   "tile_rows x tile_cols is %lld x %lld (0 = any); for head dims up to %d the %s table has %s",
-                   (long long)o->tile_rows, (long long)o->tile_cols, max_dim, c->table->chip, shapes);
+                   "tile_rows x tile_cols is %lld x %lld (0 = any); for head dims up to %d the %s table has %s%s",
+                   (long long)o->tile_rows, (long long)o->tile_cols, max_dim, c->table->chip, shapes,
+                   c->affine_rows ? "" : "; this mask needs more than bounds");
 }
 
 /* ---- Counting ---- */
@@ -228,6 +249,7 @@ static void describe(const struct chooser *c, int index, struct sp_candidate *ou
     const struct shape *shape = &c->shapes[index], *best = &c->shapes[0];
     const struct sp_tune_row *row = shape->row;
     out->predicted_us = shape->us;
+    out->tune_row = shape->tune_index;
     out->full_tiles = shape->full;
     out->partial_tiles = shape->partial;
     snprintf(out->summary, sizeof out->summary,
@@ -256,6 +278,7 @@ static void describe_dense(const struct chooser *c, const struct shape *shape, d
 {
     const struct shape *best = &c->shapes[0];
     out->predicted_us = us;
+    out->tune_row = shape->tune_index;
     out->full_tiles = 0;
     out->partial_tiles = shape->dense_tiles;
     snprintf(out->summary, sizeof out->summary, "%s kernel, dense, %dx%d: %lld tiles, %.1f us",

@@ -4,6 +4,7 @@
  * tile shape (choose.c), the tile lists for it (build.c), the passes. Nothing here depends on the form a mask was
  * given in.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -156,12 +157,19 @@ static enum splat_status new_plan(const splat_mask *mask, const splat_options *o
     return status;
 }
 
-/* Whether the plan took a tile that serves affine predicates only, and turned out to need others. */
-static bool needs_other_tile(const splat_plan *plan, const splat_options *options)
+static bool needs_more_than_bounds(const splat_plan *plan)
 {
     const uint32_t affine = 1u << SP_PRED_NONE | 1u << SP_PRED_LOWER | 1u << SP_PRED_UPPER | 1u << SP_PRED_BOUNDS;
-    return sp_tune_table_for(options->arch)->rows[plan->tune_row].affine_only &&
-           (plan->predicate_mask & ~affine) != 0;
+    return (plan->predicate_mask & ~affine) != 0;
+}
+
+/* Candidates whose kernels know bounds only cannot serve a mask that needs more. */
+static void mark_unfit(splat_plan *plan, const struct sp_tune_table *table)
+{
+    for (int64_t k = 0; k < plan->candidate_count; k++)
+        if (table->rows[plan->candidates[k].tune_row].affine_only)
+            snprintf(plan->candidates[k].reason, sizeof plan->candidates[k].reason,
+                     "not for this mask: its kernel knows affine bounds only");
 }
 
 enum splat_status splat_plan_create(const splat_mask *mask, const splat_options *options, splat_plan **plan)
@@ -174,12 +182,15 @@ enum splat_status splat_plan_create(const splat_mask *mask, const splat_options 
     double begin = now_ms();
     splat_plan *made = NULL;
     status = new_plan(mask, options, true, &made);
-    if (status == SPLAT_OK && needs_other_tile(made, options)) {
+    const struct sp_tune_table *table = sp_tune_table_for(options->arch);
+    if (status == SPLAT_OK && needs_more_than_bounds(made) && table->rows[made->tune_row].affine_only) {
         splat_plan_destroy(made);
         status = new_plan(mask, options, false, &made);
     }
     if (status != SPLAT_OK)
         return status;
+    if (needs_more_than_bounds(made))
+        mark_unfit(made, table);
     made->plan_ms = now_ms() - begin;
     *plan = made;
     return SPLAT_OK;

@@ -82,6 +82,7 @@ struct sp_candidate {
     char reason[160];
     double predicted_us;
     int64_t full_tiles, partial_tiles;
+    int32_t tune_row;
 };
 
 struct splat_plan {
