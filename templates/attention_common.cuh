@@ -105,25 +105,6 @@ __device__ __forceinline__ float &score(Scores &s, int thread_row, int block, in
     return s[thread_row / 2][block][2 * (thread_row % 2) + e];
 }
 
-// Bits of the two columns at places `at` and at + 1 of a period.
-__device__ __forceinline__ unsigned two_columns(int at, int stride, int width)
-{
-    const int after = at + 1 == stride ? 0 : at + 1;
-    return (at < width ? 1u : 0u) | (after < width ? 2u : 0u);
-}
-
-// Scores whose bit is not set become -inf: bit 2 * (block - first) + e stands for column 8 * block + e past the thread's first,
-// for the 16 blocks from `first` on.
-__device__ __forceinline__ void keep_columns(Scores &s, int thread_row, int first, unsigned keep)
-{
-#pragma unroll
-    for (int block = first; block < first + 16 && block < COL_BLOCKS; ++block)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-            if (!(keep >> (2 * (block - first) + e) & 1))
-                score(s, thread_row, block, e) = -infinity();
-}
-
 // splat:region(predicates)
 // j < hi(i)
 __device__ __forceinline__ void mask_upper(const MaskTile &tile, Scores &s)

@@ -14,7 +14,7 @@
 static const struct sp_tune_row rows[] = {
     /* family  max_dim rows cols warps blocks affine full partial bits row
                                       per_sm only     ns      ns   ns  ns */
-    {PORTABLE,  64, 128, 128,  4,  1,  1,  2640,   317,   581,  4372},
+    {PORTABLE,  64, 128, 128,  4,  1,  0,  2640,   317,   581,  4372},
     {PORTABLE,  64, 128,  64,  4,  2,  0,  2701,   324,   594,  6599},
     {PORTABLE,  64,  64,  64,  4,  3,  0,  2354,   283,   518,  5406},
     {PORTABLE,  64, 128,  32,  4,  2,  0,  1659,   199,   365,  6339},

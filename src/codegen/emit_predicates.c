@@ -5,8 +5,8 @@
  * and enter it in the table below; the template stays as it is.
  *
  * A predicate's function sets the scores of a thread that are not allowed to -inf; it never multiplies by a mask,
- * so that NaN at a masked position vanishes. Bounds are taken relative to the thread's first column and become a
- * bit a score, 32 scores at a time.
+ * so that NaN at a masked position vanishes. Bounds are compared relative to the thread's first column, with
+ * constants.
  */
 #include "codegen/emit.h"
 #include "common/error.h"
@@ -100,46 +100,40 @@ static void emit_table(struct sp_strbuf *out)
     end_function(out, outside_interval);
 }
 
-/* Leaves the bounds to mask_bounds, which every kernel that knows this predicate has (predicate_set of spec.c). */
 static void emit_periodic(struct sp_strbuf *out)
 {
-    begin_function(
-        out,
-        "lo(i) <= j < hi(i) and (j - phase(i)) mod stride < width: one division a tile, then steps of 8; a "
-        "stride\n// that divides 8 gives every block of 8 columns the same two bits",
-        "periodic");
-    sp_strbuf_puts(out, "    mask_bounds(tile, s);\n");
+    begin_function(out, "lo(i) <= j < hi(i) and (j - phase(i)) mod stride < width: one division, then steps of 8",
+                   "periodic");
+    fields(out, "lo", "LO_SLOPE", "LO_OFFSET");
+    fields(out, "hi", "HI_SLOPE", "HI_OFFSET");
     fields(out, "phase", "PHASE_SLOPE", "PHASE_OFFSET");
     sp_strbuf_puts(out,
                    "    const int stride = predicate_field(tile, STRIDE), width = predicate_field(tile, WIDTH);\n"
                    "    const int step = 8 % stride;\n"
                    "    // Where the thread's first column is in the period, in its first row; 8 rows on the phase "
                    "has moved.\n"
-                   "    int row_at = static_cast<int>((tile.column - (sp_i64(phase_slope) * tile.row + "
+                   "    int first = static_cast<int>((tile.column - (sp_i64(phase_slope) * tile.row + "
                    "phase_offset)) % stride);\n"
-                   "    row_at += row_at < 0 ? stride : 0;\n"
+                   "    first += first < 0 ? stride : 0;\n"
                    "    const int row_step = static_cast<int>(sp_i64(8) * phase_slope % stride);\n");
     begin_rows(out);
-    sp_strbuf_puts(out,
-                   "        int at = row_at;\n"
-                   "#pragma unroll\n"
-                   "        for (int first = 0; first < COL_BLOCKS; first += 16) {\n"
-                   "            unsigned keep = 0x55555555u * two_columns(at, stride, width);\n"
-                   "            if (step != 0) {\n"
-                   "                keep = 0;\n"
-                   "#pragma unroll\n"
-                   "                for (int block = first; block < first + 16 && block < COL_BLOCKS; ++block) {\n"
-                   "                    keep |= two_columns(at, stride, width) << (2 * (block - first));\n"
-                   "                    at += step;\n"
-                   "                    at -= at >= stride ? stride : 0;\n"
-                   "                }\n"
-                   "            }\n"
-                   "            keep_columns(s, r, first, keep);\n"
-                   "        }\n"
-                   "        row_at -= row_step;\n"
-                   "        row_at += row_at < 0 ? stride : row_at >= stride ? -stride : 0;\n"
-                   "    }\n"
-                   "}\n\n");
+    bound(out, "lo");
+    bound(out, "hi");
+    sp_strbuf_puts(out, "        int at = first;\n"
+                        "#pragma unroll\n"
+                        "        for (int block = 0; block < COL_BLOCKS; ++block) {\n"
+                        "            const int after = at + 1 == stride ? 0 : at + 1;\n"
+                        "            if (at >= width || 8 * block < lo || 8 * block >= hi)\n"
+                        "                score(s, r, block, 0) = -infinity();\n"
+                        "            if (after >= width || 8 * block + 1 < lo || 8 * block + 1 >= hi)\n"
+                        "                score(s, r, block, 1) = -infinity();\n"
+                        "            at += step;\n"
+                        "            at -= at >= stride ? stride : 0;\n"
+                        "        }\n"
+                        "        first -= row_step;\n"
+                        "        first += first < 0 ? stride : first >= stride ? -stride : 0;\n"
+                        "    }\n"
+                        "}\n\n");
 }
 
 static void emit_bits(struct sp_strbuf *out)
