@@ -93,7 +93,7 @@ help:
 	@echo 'make check-mutants    put faults into kernels; the tests must find each (part of check)'
 	@echo 'make tests            build the test programs only'
 	@echo 'make examples         build examples/*.c into build/examples/'
-	@echo 'make install          PREFIX=/usr/local DESTDIR= LIBDIR=$$PREFIX/lib'
+	@echo 'make install          PREFIX=/usr/local DESTDIR= LIBDIR=$$PREFIX/lib; then ldconfig, or see README.md'
 	@echo 'make uninstall        with the same variables'
 	@echo 'make format           clang-format over the C sources (format-check only tells)'
 	@echo 'make lint             clang-tidy and cppcheck, where installed'

@@ -77,8 +77,8 @@ int main(void)
     check(splat_acsr_row(acsr, 4000, runs, 8, &count));
     printf("\nquery 4000 sees:");
     for (int64_t r = 0; r < count && r < 8; r++)
-        printf(" %d block%s of %d from %d", runs[r].count, runs[r].count == 1 ? "" : "s", runs[r].width,
-               runs[r].start);
+        printf("%s %d block%s of %d from %d", r ? "," : "", runs[r].count, runs[r].count == 1 ? "" : "s",
+               runs[r].width, runs[r].start);
     printf("\n");
 
     splat_acsr_destroy(acsr);

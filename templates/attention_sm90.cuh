@@ -564,7 +564,7 @@ __device__ __forceinline__ void consume(const sp_launch_args &args, unsigned sha
 
 // ---- The kernel ----
 
-// Grid: as many blocks as the chip runs at once, or the number of row tiles * batch * heads when that is less. Block: THREADS.
+// Grid: any number of blocks; as many as the chip runs at once, or one a work item (row tiles * batch * heads of them). Block: THREADS.
 // Dynamic shared memory: SHARED_BYTES. The maps are of [batch, heads, 1, rows, dim] with boxes of one tile's rows x 64.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     splat_attention(const __grid_constant__ sp_launch_args args, const __grid_constant__ TensorMap q_map,

@@ -116,7 +116,7 @@ static void count_row_tile(struct chooser *c, struct shape *shape, const struct 
     const struct sp_tune_row *row = shape->row;
     int64_t partial = tiles.touched - tiles.full;
     double full_ns = row->full_ns * c->dim_factor;
-    double extra_ns = cover->irregular ? row->bits_ns : row->partial_ns;
+    double extra_ns = cover->irregular ? row->bits_ns : cover->periodic ? row->periodic_ns : row->partial_ns;
     double ns = row->row_ns + (double)tiles.full * full_ns + (double)partial * (full_ns + extra_ns);
     shape->full += tiles.full;
     shape->partial += partial;

@@ -387,6 +387,8 @@ static bool cover_by_bitmaps(const splat_acsr *acsr, struct sp_cover_scratch *sc
 
 /* ---- Covers ---- */
 
+enum { WIDEST_TILE = 192 };
+
 enum splat_status sp_cover_rows(const splat_acsr *acsr, int64_t row_begin, int64_t row_end,
                                 struct sp_cover_scratch *scratch, struct sp_cover *cover)
 {
@@ -395,11 +397,14 @@ enum splat_status sp_cover_rows(const splat_acsr *acsr, int64_t row_begin, int64
         return status;
     const struct sp_groups *groups = &scratch->walk.groups;
     int64_t runs = 0;
-    bool has_bits = false;
+    bool has_bits = false, periodic = false;
     for (int64_t g = 0; g < groups->count; g++) {
         has_bits |= groups->groups[g].bits != NULL;
         runs += sp_max64(groups->groups[g].run_count, 0);
+        for (int32_t k = 0; k < groups->groups[g].run_count; k++)
+            periodic |= groups->groups[g].runs[k].stride != 0 && groups->groups[g].runs[k].stride <= WIDEST_TILE;
     }
+    cover->periodic = periodic;
     clear(&cover->touched);
     clear(&cover->inner);
     cover->irregular = has_bits || groups->count > (row_end - row_begin) / 4;
@@ -425,6 +430,7 @@ void sp_cover_join(struct sp_cover *into, const struct sp_cover *other, struct s
 {
     unite(&into->touched, &other->touched, scratch);
     intersect(&into->inner, &other->inner, scratch);
+    into->periodic |= other->periodic;
     into->irregular |= other->irregular;
 }
 
@@ -432,6 +438,7 @@ void sp_cover_copy(struct sp_cover *into, const struct sp_cover *from)
 {
     copy_spans(&into->touched, &from->touched);
     copy_spans(&into->inner, &from->inner);
+    into->periodic = from->periodic;
     into->irregular = from->irregular;
 }
 

@@ -30,6 +30,7 @@ struct sp_spans {
 struct sp_cover {
     struct sp_spans touched; /* granules that hold an allowed pair */
     struct sp_spans inner;   /* complete granules in which every pair of every row is allowed */
+    bool periodic;           /* rows have blocks closer than a tile is wide: a hint, as is the next */
     bool irregular;          /* bounds of these rows are unlikely to be affine: a hint for the cost model */
 };
 

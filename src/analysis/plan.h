@@ -1,7 +1,7 @@
 /* The plan: which tiles are computed, under which views, in which order, and what the choice was.
  *
- * A plan is a function of the mask's pairs and of the options only. Its tables are plain arrays of 32-bit integers, read
- * as they are by the CPU engine and copied as they are to the device.
+ * A plan is a function of the mask's pairs and of the options only. Its tables are plain arrays of 32-bit integers,
+ * read as they are by the CPU engine and copied as they are to the device.
  */
 #ifndef SP_PLAN_H
 #define SP_PLAN_H
@@ -11,8 +11,9 @@
 
 /* ---- Views ---- */
 
-/* How a tile of M rows (or N columns) walks the sequence axis. Token t = n0*y + x; a tile takes m1 values of y times
- * m2 values of x. Tiles are numbered x-box fastest. Today's plans use the linear view (n0 = length, m1 = 1, m2 = M). */
+/* How a tile of M rows (or N columns) walks the sequence axis. Token t = n0*y + x; a tile takes m1 values of y
+ * times m2 values of x. Tiles are numbered x-box fastest. Today's plans use the linear view (n0 = length, m1 = 1,
+ * m2 = M). */
 enum sp_view_kind { SP_VIEW_LINEAR = 0, SP_VIEW_RESIDUE, SP_VIEW_GRID, SP_VIEW_COMB };
 
 struct sp_view {
@@ -23,21 +24,22 @@ struct sp_view {
 
 /* ---- Predicates ---- */
 
-/* Which pairs of a PARTIAL tile are allowed. Rows i and columns j are indices into the mask. Cheapest first; a plan's
- * `predicate_mask` has bit (1 << kind) set for each it needs. */
+/* Which pairs of a PARTIAL tile are allowed. Rows i and columns j are indices into the mask. Cheapest first; a
+ * plan's `predicate_mask` has bit (1 << kind) set for each it needs. */
 enum sp_pred_kind {
-    SP_PRED_NONE = 0,     /* FULL tiles */
-    SP_PRED_LOWER,        /* j >= lo(i),              lo(i) = lo_slope*i + lo_offset */
-    SP_PRED_UPPER,        /* j <  hi(i),              hi(i) = hi_slope*i + hi_offset */
-    SP_PRED_BOUNDS,       /* lo(i) <= j < hi(i) */
-    SP_PRED_TABLE,        /* table[2*r] <= j < table[2*r + 1], r = row within the tile */
-    SP_PRED_PERIODIC,     /* lo(i) <= j < hi(i) and (j - phase(i)) mod stride < width, phase(i) = phase_slope*i + phase_offset */
-    SP_PRED_BITS,         /* bit j - col0 of row r's words: N/32 words a row, M rows a tile */
+    SP_PRED_NONE = 0, /* FULL tiles */
+    SP_PRED_LOWER,    /* j >= lo(i),              lo(i) = lo_slope*i + lo_offset */
+    SP_PRED_UPPER,    /* j <  hi(i),              hi(i) = hi_slope*i + hi_offset */
+    SP_PRED_BOUNDS,   /* lo(i) <= j < hi(i) */
+    SP_PRED_TABLE,    /* table[2*r] <= j < table[2*r + 1], r = row within the tile */
+    SP_PRED_PERIODIC, /* lo(i) <= j < hi(i) and (j - phase(i)) mod stride < width, phase(i) = phase_slope*i +
+                         phase_offset */
+    SP_PRED_BITS,     /* bit j - col0 of row r's words: N/32 words a row, M rows a tile */
     SP_PRED_COUNT
 };
 
-/* Parameters of one predicate. TABLE and BITS use `table` alone: an index into the plan's `table` (int32 words) or, for
- * BITS, the number of the tile bitmask (in units of M * N/32 words of the plan's `bits`). */
+/* Parameters of one predicate. TABLE and BITS use `table` alone: an index into the plan's `table` (int32 words) or,
+ * for BITS, the number of the tile bitmask (in units of M * N/32 words of the plan's `bits`). */
 struct sp_predicate {
     int32_t lo_slope, lo_offset;
     int32_t hi_slope, hi_offset;
@@ -49,23 +51,23 @@ struct sp_predicate {
 
 /* ---- Segments, row tiles, passes ---- */
 
-/* Consecutive column tiles [first, first + count) of one column view that share kind and predicate. `predicate` indexes
- * the plan's predicates; when `predicate_step` is 1 (only for BITS) tile first + t uses bitmask number
+/* Consecutive column tiles [first, first + count) of one column view that share kind and predicate. `predicate`
+ * indexes the plan's predicates; when `predicate_step` is 1 (only for BITS) tile first + t uses bitmask number
  * predicates[predicate].table + t. */
 struct sp_segment {
     int32_t first, count;
     int32_t code;      /* view << 8 | predicate_step << 4 | enum sp_pred_kind; kind NONE = a FULL segment */
     int32_t predicate; /* 0 for FULL */
 };
-#define SP_SEGMENT_KIND(code) ((code) & 15)
+#define SP_SEGMENT_KIND(code) ((code)&15)
 #define SP_SEGMENT_STEP(code) (((code) >> 4) & 1)
 #define SP_SEGMENT_VIEW(code) ((code) >> 8)
 
 struct sp_row_tile {
-    int32_t tile;            /* number under the pass's row view; rows tile*M .. for the linear view */
-    int32_t segment;         /* first segment */
-    int32_t segment_count;   /* 0: no allowed pair: o = 0, lse = -inf */
-    int32_t tiles;           /* column tiles in all, its length for scheduling */
+    int32_t tile;          /* number under the pass's row view; rows tile*M .. for the linear view */
+    int32_t segment;       /* first segment */
+    int32_t segment_count; /* 0: no allowed pair: o = 0, lse = -inf */
+    int32_t tiles;         /* column tiles in all, its length for scheduling */
 };
 
 /* One launch: every row tile of one row view, for one distinct mask, longest first (ties by tile number). */
@@ -105,7 +107,7 @@ struct splat_plan {
     uint32_t *bits;
     int64_t bits_count;
     uint32_t predicate_mask; /* of enum sp_pred_kind */
-    int32_t *map;            /* batch*heads entries: distinct mask of each (batch, head); NULL when mask_count is 1 */
+    int32_t *map; /* batch*heads entries: distinct mask of each (batch, head); NULL when mask_count is 1 */
     int64_t map_batch, map_heads;
     int64_t allowed_pairs, full_tiles, partial_tiles, families;
     double plan_ms, predicted_us;
@@ -115,14 +117,16 @@ struct splat_plan {
 
 /* ---- Predicates as the CPU engine and the tests evaluate them ---- */
 
-/* Whether predicate `p` of kind `kind` allows (i, j); row0, col0 are the tile's origin, t its place in its segment. */
-int sp_predicate_allows(const splat_plan *plan, const struct sp_segment *segment, int32_t t, int64_t row0, int64_t col0,
-                        int64_t i, int64_t j);
+/* Whether predicate `p` of kind `kind` allows (i, j); row0, col0 are the tile's origin, t its place in its segment.
+ */
+int sp_predicate_allows(const splat_plan *plan, const struct sp_segment *segment, int32_t t, int64_t row0,
+                        int64_t col0, int64_t i, int64_t j);
 
 const char *sp_predicate_name(enum sp_pred_kind kind);
 const char *sp_view_name(enum sp_view_kind kind);
 
-/* Appends the plan as text: header, candidates, predicates, segments by row tile; long lists are cut in the middle. */
+/* Appends the plan as text: header, candidates, predicates, segments by row tile; long lists are cut in the middle.
+ */
 struct sp_strbuf;
 void sp_plan_print(const splat_plan *plan, struct sp_strbuf *out);
 
@@ -136,15 +140,16 @@ enum sp_kernel_family {
 
 /* A tile shape that kernels are built for, and what a tile of it costs on the chip. */
 struct sp_tune_row {
-    int16_t family;   /* enum sp_kernel_family */
-    int16_t max_dim; /* serves head dims up to this: max(head_dim, value_dim) */
+    int16_t family;            /* enum sp_kernel_family */
+    int16_t max_dim;           /* serves head dims up to this: max(head_dim, value_dim) */
     int16_t rows, cols, warps; /* warps: of a block; a Hopper block has 4 for every 64 rows and 4 more */
     int16_t blocks_per_sm;
     int16_t affine_only; /* 1: its registers do for affine predicates, not for all (spec.h) */
-    float full_ns;    /* one FULL tile of dimension max_dim on one block slot, all slots busy */
-    float partial_ns; /* extra for PARTIAL, affine predicate */
-    float bits_ns;    /* extra for PARTIAL, bitmask or table */
-    float row_ns;     /* prologue and epilogue of one row tile */
+    float full_ns;       /* one FULL tile of dimension max_dim on one block slot, all slots busy */
+    float partial_ns;    /* extra for PARTIAL, affine predicate */
+    float periodic_ns;   /* extra for PARTIAL, periodic predicate */
+    float bits_ns;       /* extra for PARTIAL, bitmask or table */
+    float row_ns;        /* prologue and epilogue of one row tile */
 };
 
 struct sp_tune_table {

@@ -2,7 +2,7 @@
  *
  * Measured 2026-11-30 on an NVIDIA H200, driver 580.159.04, bf16, by bench/tile_rates.py
  * (bench/results/2026-11-30-h200-tiles.json and -tiles-hopper.json). partial_ns is the mean of a lower and an upper
- * bound; a periodic predicate takes up to three times that. Rows marked * are scaled from their neighbours' rates and
+ * bound. Rows marked * are scaled from their neighbours' rates and
  * from whole runs at that shape (docs/kernels.md).
  * copy_bytes_per_us: device copy, 4.26 TB/s, 2026-11-30.
  */
@@ -13,28 +13,28 @@
 
 /* clang-format off */
 static const struct sp_tune_row rows[] = {
-    /* family   max rows cols warps blocks affine   full partial  bits   row
-                dim               per_sm   only       ns      ns    ns    ns */
-    {HOPPER,     64, 128, 192, 12,  1,     1,      1880,    800,  950,  1700}, /* * */
-    {HOPPER,     64, 192, 128, 16,  1,     1,      1730,    600,  700,  1710}, /* * */
-    {HOPPER,     64, 128, 128, 12,  1,     0,      1285,    561,  646,  1710},
-    {PORTABLE,   64, 128,  64,  4,  2,     0,      1892,    544,  577,  3702},
-    {PORTABLE,   64,  64,  64,  4,  3,     0,      1558,    497,  630,  1893},
-    {PORTABLE,   64, 128,  32,  4,  2,     0,      1097,    269,  249,  3118},
-    {PORTABLE,   64,  64,  32,  4,  3,     0,       925,    256,  301,  2698},
-    {HOPPER,    128, 128, 160, 12,  1,     1,      2140,    900,  650,  1200}, /* * */
-    {HOPPER,    128, 128, 128, 12,  1,     0,      1773,    700,  490,   932},
-    {HOPPER,    128, 128,  64, 12,  1,     0,       984,    414,  460,  1847},
-    {PORTABLE,  128, 128,  64,  4,  2,     0,      3078,    510,  538,  5455},
-    {PORTABLE,  128, 128,  32,  4,  2,     0,      1690,    433,  435,  5953},
-    {PORTABLE,  128,  64,  64,  4,  2,     0,      2086,    536,  464,  3366},
-    {PORTABLE,  128,  64,  32,  4,  3,     0,      1594,    480,  344,  4332},
-    {HOPPER,    192, 128,  96, 12,  1,     0,      1709,    800,  413,  4032},
-    {HOPPER,    192, 128,  64, 12,  1,     0,      1344,    690,  356,  1883},
-    {HOPPER,    256, 128,  64, 12,  1,     0,      1624,    619,  313,  4404},
-    {PORTABLE,  256,  64,  64,  4,  1,     0,      1733,    499,  385,  3059},
-    {PORTABLE,  256,  64,  32,  4,  2,     0,      1988,    605,  542,  5902},
-    {PORTABLE,  256, 128,  32,  8,  1,     0,      2314,    301,  335,  5684},
+    /* family   max rows cols warps blocks affine   full  part- perio-  bits   row
+                dim              per_sm  only      ns ial ns dic ns    ns    ns */
+    {HOPPER,    64, 128, 192, 12,  1,    1,      1880,   800,  2000,   950,  1700}, /* * */
+    {HOPPER,    64, 192, 128, 16,  1,    1,      1730,   600,  1500,   700,  1710}, /* * */
+    {HOPPER,    64, 128, 128, 12,  1,    0,      1283,   683,  1403,   738,  1663},
+    {PORTABLE,  64, 128,  64,  4,  2,    0,      1892,   544,  1379,   577,  3702},
+    {PORTABLE,  64,  64,  64,  4,  3,    0,      1558,   497,  1263,   630,  1893},
+    {PORTABLE,  64, 128,  32,  4,  2,    0,      1097,   269,   644,   249,  3118},
+    {PORTABLE,  64,  64,  32,  4,  3,    0,       925,   256,   762,   301,  2698},
+    {HOPPER,   128, 128, 160, 12,  1,    1,      2140,   900,  1630,   650,  1200}, /* * */
+    {HOPPER,   128, 128, 128, 12,  1,    0,      1773,   895,  1304,   624,  1060},
+    {HOPPER,   128, 128,  64, 12,  1,    0,      1014,   542,  1117,   594,  1672},
+    {PORTABLE, 128, 128,  64,  4,  2,    0,      3078,   510,  1274,   538,  5455},
+    {PORTABLE, 128, 128,  32,  4,  2,    0,      1690,   433,   879,   435,  5953},
+    {PORTABLE, 128,  64,  64,  4,  2,    0,      2086,   536,   862,   464,  3366},
+    {PORTABLE, 128,  64,  32,  4,  3,    0,      1594,   480,   793,   344,  4332},
+    {HOPPER,   192, 128,  96, 12,  1,    0,      1709,   800,  1062,   413,  4032},
+    {HOPPER,   192, 128,  64, 12,  1,    0,      1344,   690,   812,   356,  1883},
+    {HOPPER,   256, 128,  64, 12,  1,    0,      1624,   619,   875,   313,  4404},
+    {PORTABLE, 256,  64,  64,  4,  1,    0,      1733,   499,   663,   385,  3059},
+    {PORTABLE, 256,  64,  32,  4,  2,    0,      1988,   605,   894,   542,  5902},
+    {PORTABLE, 256, 128,  32,  8,  1,    0,      2314,   301,   868,   335,  5684},
 };
 /* clang-format on */
 

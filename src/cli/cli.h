@@ -22,7 +22,8 @@ struct sp_cli {
     int help;
 
     const char *pattern, *mask_path;
-    int64_t seq, kv_seq; /* 0 = not given */
+    int64_t seq, kv_seq;                /* 0 = not given */
+    const char *seq_path, *kv_seq_path; /* the tensor file that seq, kv_seq came from; NULL = the option */
     enum splat_align align;
     int64_t batch, heads, kv_heads, head_dim, value_dim; /* 0 = not given, until sp_cli_defaults */
     int64_t tile_rows, tile_cols;
@@ -60,6 +61,10 @@ void sp_cli_defaults(struct sp_cli *cli);
 /* The library's options for this command line. */
 void sp_cli_library_options(const struct sp_cli *cli, splat_options *options);
 
+/* Whether the plan can only run on the CPU, and the words for why. */
+int sp_cli_cpu_only(const struct sp_cli *cli);
+const char *sp_cli_cpu_reason(const struct sp_cli *cli);
+
 const char *sp_dtype_name(enum splat_dtype dtype);
 const char *sp_device_name(enum splat_device device);
 
@@ -72,6 +77,10 @@ enum splat_status sp_cli_mask(struct sp_cli *cli, splat_mask **mask);
 
 /* A context with the command line's cache folder and threads, whose log goes to stderr unless --quiet. */
 enum splat_status sp_cli_context(const struct sp_cli *cli, splat_context **context);
+
+/* Fails when the cache is on and an entry could not be written to its folder, which is made when it is not there.
+ */
+enum splat_status sp_cli_check_cache(splat_context *context);
 
 /* ---- file.c ---- */
 
@@ -98,6 +107,10 @@ enum splat_status sp_output_open(const char *path, struct sp_output *output);
 enum splat_status sp_output_commit(struct sp_output *output);
 /* Drops what was written; does nothing after a commit. */
 void sp_output_abandon(struct sp_output *output);
+/* The sentence for a write that failed with errno `error`; SPLAT_IO. */
+enum splat_status sp_output_failed(const struct sp_output *output, int error);
+/* Fails when the file could not be written, and leaves no trace. */
+enum splat_status sp_output_check(const char *path);
 
 /* ---- the commands ---- */
 

@@ -2,8 +2,10 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "analysis/plan.h"
 #include "cli/cli.h"
 #include "cli/json.h"
+#include "common/error.h"
 
 static enum splat_status print_json(const splat_compile_info *info)
 {
@@ -18,13 +20,21 @@ enum splat_status sp_command_compile(struct sp_cli *cli)
 {
     splat_mask *mask = NULL;
     splat_context *context = NULL;
+    splat_options options;
     sp_cli_defaults(cli);
-    enum splat_status status = sp_cli_mask(cli, &mask);
+    sp_cli_library_options(cli, &options);
+    if (cli->dtype == SPLAT_FP32)
+        return sp_fail(SPLAT_UNSUPPORTED,
+                       "--dtype is fp32, for which there is no kernel to compile: the CPU runs it (splatc run "
+                       "--dtype fp32 --device cpu); it must be fp16 or bf16");
+    enum splat_status status = sp_options_check(&options);
+    if (status == SPLAT_OK)
+        status = sp_cli_mask(cli, &mask);
     if (status == SPLAT_OK)
         status = sp_cli_context(cli, &context);
+    if (status == SPLAT_OK)
+        status = sp_cli_check_cache(context);
     if (status == SPLAT_OK) {
-        splat_options options;
-        sp_cli_library_options(cli, &options);
         splat_compile_info info;
         splat_compile_info_init(&info);
         status = splat_compile_to_cache(context, mask, &options, &info);

@@ -10,6 +10,15 @@
 #include "cli/json.h"
 #include "cli/picture.h"
 #include "common/error.h"
+#include "runtime/kernel.h"
+
+/* What was explained: the tune table's chip is the one whose times are predicted. */
+struct subject {
+    const struct sp_cli *cli;
+    const splat_plan *plan;
+    const struct sp_findings *findings;
+    const char *chip;
+};
 
 /* ---- Text ---- */
 
@@ -45,9 +54,22 @@ static void print_passes(const splat_plan *plan)
     }
 }
 
-static enum splat_status print_candidates(const splat_plan *plan, const splat_plan_info *info)
+static void print_prediction(const struct subject *s)
 {
-    printf("\ncandidates, cheapest first:\n");
+    if (sp_cli_cpu_only(s->cli))
+        printf("predicted    no GPU time: %s, so the plan runs on the CPU\n\n", sp_cli_cpu_reason(s->cli));
+    else
+        printf("predicted    %.1f us a launch on an %s with batch %lld, %lld head%s\n\n",
+               s->findings->info.predicted_us, s->chip, (long long)s->cli->batch, (long long)s->cli->heads,
+               s->cli->heads == 1 ? "" : "s");
+}
+
+static enum splat_status print_candidates(const struct subject *s)
+{
+    const splat_plan *plan = s->plan;
+    const splat_plan_info *info = &s->findings->info;
+    printf("\ncandidates, cheapest first (times of an %s%s):\n", s->chip,
+           sp_cli_cpu_only(s->cli) ? ", by which tiles are chosen for the CPU too" : "");
     for (int64_t c = 0; c < info->candidates; c++) {
         const char *summary = NULL, *reason = NULL;
         double us = 0;
@@ -59,8 +81,10 @@ static enum splat_status print_candidates(const splat_plan *plan, const splat_pl
     return SPLAT_OK;
 }
 
-static enum splat_status print_text(const struct sp_cli *cli, const splat_plan *plan, const struct sp_findings *f)
+static enum splat_status print_text(const struct subject *s)
 {
+    const struct sp_cli *cli = s->cli;
+    const struct sp_findings *f = s->findings;
     const splat_plan_info *info = &f->info;
     if (cli->pattern)
         printf("mask         %s\n", cli->pattern);
@@ -70,24 +94,27 @@ static enum splat_status print_text(const struct sp_cli *cli, const splat_plan *
            (long long)cli->head_dim, sp_dtype_name(cli->dtype));
     printf("allowed      %lld pairs, density %.4f\n", (long long)info->allowed_pairs, info->density);
     printf("families     %lld\n", (long long)info->families);
-    print_passes(plan);
+    print_passes(s->plan);
     printf(
         "tiles        %lld x %lld: %lld full, %lld partial, of %lld in all (the allowed pairs would fill %lld)\n",
         (long long)info->tile_rows, (long long)info->tile_cols, (long long)info->full_tiles,
         (long long)info->partial_tiles, (long long)f->all_tiles, (long long)f->packed_tiles);
-    printf("computed     %lld pairs, %.3f for each allowed one\n", (long long)info->computed_pairs, info->waste);
+    printf("computed     %lld pairs", (long long)info->computed_pairs);
+    if (info->allowed_pairs > 0)
+        printf(", %.3f for each allowed one", info->waste);
+    putchar('\n');
     printf("predicates   ");
     for (int p = 0; p < f->predicate_count; p++)
-        printf("%s%s (%lld tiles)", p ? ", " : "", f->predicates[p].name, (long long)f->predicates[p].tiles);
+        printf("%s%s (%lld tile%s)", p ? ", " : "", f->predicates[p].name, (long long)f->predicates[p].tiles,
+               f->predicates[p].tiles == 1 ? "" : "s");
     printf("%s\n", f->predicate_count ? "" : "none needed");
     printf("descriptors  %lld bytes\n", (long long)info->descriptor_bytes);
     printf("planned in   %.2f ms\n", info->plan_ms);
-    printf("predicted    %.1f us a launch with batch %lld, %lld heads\n\n", info->predicted_us,
-           (long long)cli->batch, (long long)cli->heads);
+    print_prediction(s);
     char verdict[1024];
     sp_findings_verdict(f, verdict, sizeof verdict);
     print_wrapped(verdict);
-    return print_candidates(plan, info);
+    return print_candidates(s);
 }
 
 /* ---- JSON ---- */
@@ -136,8 +163,10 @@ static void set_count(json_t *root, const char *key, int64_t value)
 }
 
 /* What was found, and nothing of where the mask came from: equal masks print equal objects, plan_ms aside. */
-static enum splat_status print_json(const splat_plan *plan, const struct sp_findings *f)
+static enum splat_status print_json(const struct subject *s)
 {
+    const splat_plan *plan = s->plan;
+    const struct sp_findings *f = s->findings;
     const splat_plan_info *info = &f->info;
     char verdict[1024];
     sp_findings_verdict(f, verdict, sizeof verdict);
@@ -163,6 +192,8 @@ static enum splat_status print_json(const splat_plan *plan, const struct sp_find
     set_count(root, "descriptor_bytes", info->descriptor_bytes);
     json_object_set_new(root, "plan_ms", sp_json_real(info->plan_ms));
     json_object_set_new(root, "predicted_us", sp_json_real(info->predicted_us));
+    json_object_set_new(root, "predicted_chip", json_string(s->chip));
+    json_object_set_new(root, "cpu_only", json_boolean(sp_cli_cpu_only(s->cli)));
     json_object_set_new(root, "verdict", json_string(verdict));
     json_object_set_new(root, "candidates", json_candidates(plan, info));
     return sp_json_print(root);
@@ -170,17 +201,19 @@ static enum splat_status print_json(const splat_plan *plan, const struct sp_find
 
 /* ---- The command ---- */
 
-static enum splat_status explain(const struct sp_cli *cli, const splat_mask *mask, const splat_plan *plan)
+static enum splat_status explain(const struct sp_cli *cli, const splat_mask *mask, const splat_plan *plan,
+                                 enum splat_arch arch)
 {
     struct sp_findings findings;
+    struct subject subject = {cli, plan, &findings, sp_tune_table_for(arch)->chip};
     enum splat_status status = sp_findings_make(mask, plan, &findings);
     if (status == SPLAT_OK && cli->png)
         status = sp_picture_write(cli->png, mask, plan);
     if (status != SPLAT_OK)
         return status;
     if (cli->json)
-        return print_json(plan, &findings);
-    status = print_text(cli, plan, &findings);
+        return print_json(&subject);
+    status = print_text(&subject);
     if (status == SPLAT_OK && cli->png) {
         printf("\npicture      %s\n             ", cli->png);
         sp_picture_print_colours();
@@ -195,14 +228,15 @@ enum splat_status sp_command_explain(struct sp_cli *cli)
     sp_cli_defaults(cli);
     if (cli->png && strcmp(cli->png, "-") == 0)
         return sp_fail(SPLAT_INVALID, "--png is '-', but stdout is for the explanation; it must be a file");
+    splat_options options;
+    sp_cli_library_options(cli, &options);
     enum splat_status status = sp_cli_mask(cli, &mask);
-    if (status == SPLAT_OK) {
-        splat_options options;
-        sp_cli_library_options(cli, &options);
-        status = splat_plan_create(mask, &options, &plan);
-    }
+    if (status == SPLAT_OK && options.arch == SPLAT_ARCH_AUTO && !sp_cli_cpu_only(cli))
+        status = sp_default_arch(&options.arch);
     if (status == SPLAT_OK)
-        status = explain(cli, mask, plan);
+        status = splat_plan_create(mask, &options, &plan);
+    if (status == SPLAT_OK)
+        status = explain(cli, mask, plan, options.arch);
     splat_plan_destroy(plan);
     splat_mask_destroy(mask);
     return status;

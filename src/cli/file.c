@@ -83,7 +83,14 @@ void sp_file_close(struct sp_file *file)
 
 static enum splat_status cannot_write(const char *path, int error)
 {
+    if (strcmp(path, "-") == 0)
+        return sp_fail(SPLAT_IO, "the result could not be written to stdout: %s", strerror(error));
     return sp_fail(SPLAT_IO, "file '%s' could not be written: %s", path, strerror(error));
+}
+
+enum splat_status sp_output_failed(const struct sp_output *output, int error)
+{
+    return cannot_write(output->path, error);
 }
 
 /* Devices and pipes (/dev/null, say) are written to directly: renaming onto them would replace them. */
@@ -166,4 +173,21 @@ void sp_output_abandon(struct sp_output *output)
     free(output->target);
     output->stream = NULL;
     output->temporary = output->target = NULL;
+}
+
+enum splat_status sp_output_check(const char *path)
+{
+    struct stat info;
+    if (strcmp(path, "-") == 0)
+        return SPLAT_OK;
+    if (written_directly(path)) { /* opening a pipe would wait for its reader, or end what it reads */
+        if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+            return cannot_write(path, EISDIR);
+        return access(path, W_OK) == 0 ? SPLAT_OK : cannot_write(path, errno);
+    }
+    struct sp_output output;
+    enum splat_status status = sp_output_open(path, &output);
+    if (status == SPLAT_OK)
+        sp_output_abandon(&output);
+    return status;
 }

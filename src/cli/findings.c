@@ -201,10 +201,12 @@ static void say_waste(const struct sp_findings *f, struct text *t)
             "drops.",
             share);
     } else {
-        say(t, " Slow for what it allows: only %.1f %% of the computed pairs are allowed.", share);
-        if (info->q_len < info->tile_rows || info->kv_len < info->tile_cols)
-            say(t, " The mask is smaller than a tile of %lld x %lld.", (long long)info->tile_rows,
-                (long long)info->tile_cols);
+        int small = info->q_len < info->tile_rows || info->kv_len < info->tile_cols;
+        say(t, "%s %.1f %% of the computed pairs are allowed.", small ? " Only" : " Slow for what it allows: only",
+            share);
+        if (small)
+            say(t, " The mask is smaller than a tile of %lld x %lld, the rest of which is computed and dropped.",
+                (long long)info->tile_rows, (long long)info->tile_cols);
         else if (f->texture.stride > 0 && f->texture.width * 2 <= f->texture.stride)
             say_stride(f, t);
     }
@@ -229,9 +231,10 @@ void sp_findings_verdict(const struct sp_findings *f, char *text, size_t size)
         say(&t, "Nothing is allowed: nothing is computed, every output row is 0 and every lse is -inf.");
         return;
     }
-    if (f->computed_tiles == f->all_tiles)
-        say(&t, "All of the %lld tile%s hold allowed pairs, so none is skipped.", (long long)f->all_tiles,
-            f->all_tiles == 1 ? "" : "s");
+    if (f->all_tiles == 1)
+        say(&t, "One tile covers the whole mask: there is none to skip.");
+    else if (f->computed_tiles == f->all_tiles)
+        say(&t, "All %lld tiles hold allowed pairs, so none is skipped.", (long long)f->all_tiles);
     else
         say(&t, "%lld of %lld tiles hold an allowed pair and are computed; the other %.1f %% are never touched.",
             (long long)f->computed_tiles, (long long)f->all_tiles,

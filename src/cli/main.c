@@ -27,11 +27,12 @@ static void print_help(FILE *out)
     fputs("splatc: sparse attention from any mask.\n\nusage: splatc COMMAND [OPTION...]\n\n", out);
     for (int c = 0; c < COMMAND_COUNT; c++)
         fprintf(out, "  %-9s %s\n", commands[c].name, commands[c].purpose);
-    fputs(
-        "\n`splatc COMMAND --help` lists a command's options. `splatc --version` prints the version.\n\n"
-        "A mask is --pattern EXPR (with --seq N) or --mask FILE (.npy or .pbm). Primitives of EXPR, to be joined\n"
-        "with ~ & - | and parentheses:\n\n",
-        out);
+    fputs("\n`splatc COMMAND --help` or `splatc help COMMAND` lists a command's options. `splatc --version` prints "
+          "the version.\n\n"
+          "A mask is --pattern EXPR (with --seq N) or --mask FILE (.npy: non-zero = allowed; .pbm: black = "
+          "allowed).\n"
+          "Primitives of EXPR, to be joined with ~ & - | and parentheses:\n\n",
+          out);
     fputs(splat_pattern_help(), out);
     fputs("\nExit codes: 0 ok, 1 failed, 2 usage, 3 unsupported here.\n", out);
 }
@@ -85,7 +86,14 @@ int main(int argc, char **argv)
     const char *name = argc > 1 ? argv[1] : "";
     enum splat_status status = SPLAT_OK;
     const struct command_row *row = find_command(name);
-    if (row) {
+    const struct command_row *helped = argc == 3 && strcmp(name, "help") == 0 ? find_command(argv[2]) : NULL;
+    if (helped) {
+        sp_cli_help(helped->command);
+        status = flush_stdout();
+    } else if (argc > 2 && strcmp(name, "help") == 0) {
+        status = sp_fail(SPLAT_INVALID, "help is asked for '%s'; it must be dump, explain, compile, run or cache",
+                         argv[argc > 3 ? 3 : 2]);
+    } else if (row) {
         status = run_command(row, argc - 1, argv + 1);
     } else if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         print_help(stdout);

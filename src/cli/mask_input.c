@@ -22,11 +22,15 @@ static enum splat_status read_mask(const char *path, splat_mask **mask)
     return status;
 }
 
-static enum splat_status check_length(const char *option, int64_t given, int64_t found, const char *what,
-                                      const char *path)
+/* `source` is the tensor file that `given` came from, or NULL when the option gave it. */
+static enum splat_status check_length(const char *option, const char *source, int64_t given, int64_t found,
+                                      const char *what, const char *path)
 {
     if (given == 0 || given == found)
         return SPLAT_OK;
+    if (source)
+        return sp_fail(SPLAT_INVALID, "file '%s' has %lld rows (axis 2), but the mask of file '%s' has %lld %s",
+                       source, (long long)given, path, (long long)found, what);
     return sp_fail(SPLAT_INVALID, "%s is %lld, but the mask of file '%s' has %lld %s", option, (long long)given,
                    path, (long long)found, what);
 }
@@ -40,9 +44,10 @@ enum splat_status sp_cli_mask(struct sp_cli *cli, splat_mask **mask)
     splat_mask *found = NULL;
     enum splat_status status = read_mask(cli->mask_path, &found);
     if (status == SPLAT_OK)
-        status = check_length("--seq", cli->seq, splat_mask_q_len(found), "rows", cli->mask_path);
+        status = check_length("--seq", cli->seq_path, cli->seq, splat_mask_q_len(found), "rows", cli->mask_path);
     if (status == SPLAT_OK)
-        status = check_length("--kv-seq", cli->kv_seq, splat_mask_kv_len(found), "columns", cli->mask_path);
+        status = check_length("--kv-seq", cli->kv_seq_path, cli->kv_seq, splat_mask_kv_len(found), "columns",
+                              cli->mask_path);
     if (status != SPLAT_OK) {
         splat_mask_destroy(found);
         return status;

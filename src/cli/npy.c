@@ -3,6 +3,8 @@
 #include "cli/npy.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/mask_input.h"
@@ -132,6 +134,26 @@ static enum splat_status parse_dict(const char *path, struct cursor c, struct sp
     return SPLAT_OK;
 }
 
+enum splat_status sp_npy_wrong_type(const char *path, const struct sp_npy *array, const char *wanted)
+{
+    const char *type = array->type;
+    const char *kind = type[1] == 'f'                     ? "float"
+                       : type[1] == 'i'                   ? "int"
+                       : type[1] == 'u'                   ? "uint"
+                       : type[1] == 'b' || type[1] == '?' ? "bool"
+                       : type[1] == 'c'                   ? "complex"
+                                                          : NULL;
+    long bytes = kind ? strtol(type + 2, NULL, 10) : 0;
+    char name[40] = "";
+    const char *order = type[0] == '>' ? "big-endian " : "";
+    if (kind && strcmp(kind, "bool") == 0)
+        snprintf(name, sizeof name, "%s", kind);
+    else if (bytes > 0 && bytes <= 64)
+        snprintf(name, sizeof name, "%s%s%ld", order, kind, bytes * 8);
+    return sp_fail(SPLAT_INVALID, "file '%s' holds type '%s'%s%s%s; %s", path, type, name[0] ? " (" : "", name,
+                   name[0] ? ")" : "", wanted);
+}
+
 static int bytes_of_type(const char *type)
 {
     static const struct {
@@ -185,7 +207,8 @@ static enum splat_status find_header(const char *path, const struct sp_file *fil
     return SPLAT_OK;
 }
 
-enum splat_status sp_npy_parse(const char *path, const struct sp_file *file, struct sp_npy *array)
+enum splat_status sp_npy_parse(const char *path, const struct sp_file *file, const char *wanted,
+                               struct sp_npy *array)
 {
     *array = (struct sp_npy){0};
     struct cursor header = {0};
@@ -197,11 +220,7 @@ enum splat_status sp_npy_parse(const char *path, const struct sp_file *file, str
         return status;
     array->item_bytes = bytes_of_type(array->type);
     if (array->item_bytes == 0)
-        return sp_fail(
-            SPLAT_INVALID,
-            "file '%s' holds type '%s'; bool, uint8 and int8 are read for masks, little-endian float32 and "
-            "float16 for tensors",
-            path, array->type);
+        return sp_npy_wrong_type(path, array, wanted);
     status = count_items(path, array);
     if (status != SPLAT_OK)
         return status;
@@ -216,12 +235,12 @@ enum splat_status sp_npy_parse(const char *path, const struct sp_file *file, str
 enum splat_status sp_npy_mask(const char *path, const struct sp_file *file, splat_mask **mask)
 {
     struct sp_npy array;
-    enum splat_status status = sp_npy_parse(path, file, &array);
+    static const char wanted[] = "a mask must be bool, uint8 or int8, non-zero = allowed";
+    enum splat_status status = sp_npy_parse(path, file, wanted, &array);
     if (status != SPLAT_OK)
         return status;
     if (array.item_bytes != 1)
-        return sp_fail(SPLAT_INVALID, "file '%s' holds type '%s'; a mask must be bool, uint8 or int8", path,
-                       array.type);
+        return sp_npy_wrong_type(path, &array, wanted);
     if (array.dims != 2)
         return sp_fail(SPLAT_INVALID, "file '%s' has %d axes; a mask must have 2: query rows and key columns", path,
                        array.dims);

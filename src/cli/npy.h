@@ -17,8 +17,12 @@ struct sp_npy {
 };
 
 /* Checks everything before a byte of the array is used: magic, version, header, order, type, shape, size. `path` is
- * for the sentences. SPLAT_INVALID. */
-enum splat_status sp_npy_parse(const char *path, const struct sp_file *file, struct sp_npy *array);
+ * for the sentences, `wanted` says what must be there instead of a type that is not read. SPLAT_INVALID. */
+enum splat_status sp_npy_parse(const char *path, const struct sp_file *file, const char *wanted,
+                               struct sp_npy *array);
+
+/* The sentence for an array of the wrong type. */
+enum splat_status sp_npy_wrong_type(const char *path, const struct sp_npy *array, const char *wanted);
 
 /* Writes a C-order float32 array, version 1.0, to a file that takes its name when whole. "-" is stdout. */
 enum splat_status sp_npy_write_float(const char *path, const float *data, int dims, const int64_t *shape);

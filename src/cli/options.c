@@ -58,7 +58,8 @@ static const struct option_row {
     const char *help;
 } table[] = {
     {OPT_PATTERN, "pattern", "EXPR", WITH_MASK, "the mask as an expression, such as 'causal & window(1023, 0)'"},
-    {OPT_MASK, "mask", "FILE", WITH_MASK, "the mask as a file: .npy (bool, uint8, int8; 2-D) or .pbm (P1, P4)"},
+    {OPT_MASK, "mask", "FILE", WITH_MASK,
+     "the mask as a file: .npy (bool, uint8, int8; 2-D; non-zero = allowed) or .pbm (black = allowed)"},
     {OPT_SEQ, "seq", "N", WITH_MASK, "query rows; needed with --pattern"},
     {OPT_KV_SEQ, "kv-seq", "N", WITH_MASK, "key columns (default: as --seq)"},
     {OPT_ALIGN, "align", "WHERE", WITH_MASK, "diagonal when lengths differ: bottom_right (default) or top_left"},
@@ -67,7 +68,7 @@ static const struct option_row {
     {OPT_KV_HEADS, "kv-heads", "N", WITH_MASK, "key and value heads (as --heads)"},
     {OPT_HEAD_DIM, "head-dim", "N", WITH_MASK, "dimension of q and k: 8 to 256, a multiple of 8 (64)"},
     {OPT_VALUE_DIM, "value-dim", "N", WITH_MASK, "dimension of v and the output (as --head-dim)"},
-    {OPT_DTYPE, "dtype", "TYPE", WITH_MASK, "fp16, bf16 (default) or fp32 (CPU only)"},
+    {OPT_DTYPE, "dtype", "TYPE", WITH_MASK, "fp16, bf16 (default) or fp32 (CPU only); inputs are rounded to it"},
     {OPT_ARCH, "arch", "ARCH", WITH_MASK, "sm_80, sm_90a or auto (default): the device's own, else sm_90a"},
     {OPT_DEVICE, "device", "WHERE", WITH_MASK, "auto (default), cpu or gpu"},
     {OPT_SCALE, "scale", "X", WITH_MASK,
@@ -83,10 +84,9 @@ static const struct option_row {
     {OPT_LSE, "lse", "FILE", SP_RUN, "write the log-sum-exp as .npy, float32, [B,H,S]"},
     {OPT_SEED, "seed", "N", SP_RUN, "of the random inputs (0)"},
     {OPT_REPEAT, "repeat", "N", SP_RUN, "timed runs; their median is reported (5)"},
-    {OPT_CHECK, "check", NULL, SP_RUN, "compare sampled rows with a double-precision reference"},
-    {OPT_CACHE_DIR, "cache-dir", "DIR", SP_COMPILE | SP_RUN,
-     "cache folder ($SPLAT_CACHE_DIR, else ~/.cache/splat)"},
-    {OPT_DIR, "dir", "DIR", SP_CACHE, "cache folder ($SPLAT_CACHE_DIR, else ~/.cache/splat)"},
+    {OPT_CHECK, "check", NULL, SP_RUN, "compare sampled rows with a double-precision reference (see below)"},
+    {OPT_CACHE_DIR, "cache-dir", "DIR", WITH_CONTEXT, "cache folder ($SPLAT_CACHE_DIR, else ~/.cache/splat)"},
+    {OPT_DIR, "dir", "DIR", SP_CACHE, "as --cache-dir"},
     {OPT_MAX_BYTES, "max-bytes", "N", SP_CACHE, "prune: keep at most this much (268435456)"},
     {OPT_THREADS, "threads", "N", SP_RUN, "of the CPU engine (one a core)"},
     {OPT_JSON, "json", NULL, SP_EXPLAIN | SP_COMPILE | SP_RUN | SP_CACHE, "print the result as JSON"},
@@ -94,6 +94,26 @@ static const struct option_row {
     {OPT_HELP, "help", NULL, ALL, "this text, also -h"},
 };
 enum { ROW_COUNT = sizeof table / sizeof table[0] };
+
+/* What does not fit a line of the table. */
+static const struct {
+    unsigned commands;
+    const char *text;
+} notes[] = {
+    {SP_RUN,
+     "--check recomputes the first, the last, one empty (if any) and some random rows of every (batch, head)\n"
+     "in double precision, from the inputs as rounded to --dtype; lse too. The tolerance of a value follows\n"
+     "from the roundings of the dtype and of fp32 sums; NaN is right only where the reference has it.\n"},
+    {SP_COMPILE | SP_RUN | SP_CACHE,
+     "A cache entry is keyed by the kernel's code: masks and lengths that need the same code share one.\n"},
+    {SP_COMPILE | SP_RUN | SP_CACHE | SP_DUMP,
+     "Environment:\n"
+     "  SPLAT_NVRTC        path of libnvrtc.so (else $CUDA_HOME, the loader's path, /usr/local/cuda*, pip's)\n"
+     "  SPLAT_CACHE        on (default), ro (read, never written) or off\n"
+     "  SPLAT_CACHE_DIR    cache folder, unless --cache-dir names one\n"
+     "  XDG_CACHE_HOME     without either, the cache is $XDG_CACHE_HOME/splat (else ~/.cache/splat)\n"},
+};
+enum { NOTE_COUNT = sizeof notes / sizeof notes[0] };
 
 static const char *command_name(enum sp_command command)
 {
@@ -124,6 +144,9 @@ void sp_cli_help(enum sp_command command)
                  table[r].argument ? table[r].argument : "");
         printf("  %-18s %s\n", left, table[r].help);
     }
+    for (int n = 0; n < NOTE_COUNT; n++)
+        if (notes[n].commands & (unsigned)command)
+            printf("\n%s", notes[n].text);
 }
 
 /* ---- Values ---- */
@@ -164,6 +187,16 @@ static const struct choice stages[] = {{"acsr", SPLAT_STAGE_ACSR},
                                        {"log", SPLAT_STAGE_LOG},
                                        {NULL, 0}};
 
+int sp_cli_cpu_only(const struct sp_cli *cli)
+{
+    return cli->dtype == SPLAT_FP32 || cli->device == SPLAT_DEVICE_CPU;
+}
+
+const char *sp_cli_cpu_reason(const struct sp_cli *cli)
+{
+    return cli->dtype == SPLAT_FP32 ? "fp32 has no GPU kernel" : "--device is cpu";
+}
+
 const char *sp_dtype_name(enum splat_dtype dtype)
 {
     return dtypes[dtype].name;
@@ -174,6 +207,8 @@ const char *sp_device_name(enum splat_device device)
     return devices[device].name;
 }
 
+enum { TILE_MAX = 4096 };
+
 static enum splat_status parse_tile(const char *text, struct sp_cli *cli)
 {
     char rows[16];
@@ -182,14 +217,15 @@ static enum splat_status parse_tile(const char *text, struct sp_cli *cli)
     if (cross && (size_t)(cross - text) < sizeof rows) {
         memcpy(rows, text, (size_t)(cross - text));
         rows[cross - text] = '\0';
-        if (sp_parse_whole("--tile", rows, 1, 4096, &m) == SPLAT_OK &&
-            sp_parse_whole("--tile", cross + 1, 1, 4096, &n) == SPLAT_OK) {
+        if (sp_parse_whole("--tile", rows, 1, TILE_MAX, &m) == SPLAT_OK &&
+            sp_parse_whole("--tile", cross + 1, 1, TILE_MAX, &n) == SPLAT_OK) {
             cli->tile_rows = m;
             cli->tile_cols = n;
             return SPLAT_OK;
         }
     }
-    return sp_fail(SPLAT_INVALID, "--tile is '%s'; it must be rows x columns, such as 128x64", text);
+    return sp_fail(SPLAT_INVALID, "--tile is '%s'; it must be rows x columns, each from 1 to %d, such as 128x64",
+                   text, TILE_MAX);
 }
 
 /* What says which mask, and what of the problem. */
@@ -325,6 +361,44 @@ static int long_options(enum sp_command command, struct option *out)
     return count;
 }
 
+/* Letters to change, drop or add until the first `size` letters of a are b. */
+static int edit_distance(const char *a, size_t size, const char *b)
+{
+    enum { LONGEST = 32 };
+    int row[LONGEST + 1];
+    int n = (int)(size < LONGEST ? size : LONGEST), m = (int)strlen(b);
+    for (int i = 0; i <= n; i++)
+        row[i] = i;
+    for (int j = 1; j <= m; j++) {
+        int diagonal = row[0];
+        row[0] = j;
+        for (int i = 1; i <= n; i++) {
+            int change = diagonal + (a[i - 1] != b[j - 1]), other = (row[i] < row[i - 1] ? row[i] : row[i - 1]) + 1;
+            diagonal = row[i];
+            row[i] = change < other ? change : other;
+        }
+    }
+    return row[n];
+}
+
+/* The command's option that is spelt most like `word` ("--sqe=5", say), or NULL when none comes near. */
+static const char *nearest_option(enum sp_command command, const char *word)
+{
+    if (strncmp(word, "--", 2) != 0)
+        return NULL;
+    size_t size = strcspn(word + 2, "=");
+    int best = size > 4 ? 4 : 3; /* nearer than this */
+    const char *nearest = NULL;
+    for (int r = 0; r < ROW_COUNT; r++) {
+        int distance = edit_distance(word + 2, size, table[r].name);
+        if ((table[r].commands & (unsigned)command) && distance < best) {
+            best = distance;
+            nearest = table[r].name;
+        }
+    }
+    return nearest;
+}
+
 /* getopt_long said '?' or ':' about argv[at]. */
 static enum splat_status complain(enum sp_command command, int what, const char *word, int code)
 {
@@ -333,6 +407,11 @@ static enum splat_status complain(enum sp_command command, int what, const char 
         return sp_fail(SPLAT_INVALID, "option %s needs a value (see splatc %s --help)", word, name);
     if (code >= OPT_PATTERN)
         return sp_fail(SPLAT_INVALID, "option %s takes no value (see splatc %s --help)", word, name);
+    const char *nearest = nearest_option(command, word);
+    if (nearest)
+        return sp_fail(SPLAT_INVALID,
+                       "option %s is not one of splatc %s's; the nearest is --%s (see splatc %s --help)", word,
+                       name, nearest, name);
     return sp_fail(SPLAT_INVALID,
                    "option %s is not one of splatc %s's, or short for several (see splatc %s --help)", word, name,
                    name);

@@ -60,6 +60,8 @@ static enum splat_status take_sizes(struct sp_cli *cli)
         {"--kv-seq", &cli->kv_seq, k[2], cli->k_path},    {"dim of --q", &cli->head_dim, k[3], cli->k_path},
         {"batch of --q", &cli->batch, v[0], cli->v_path}, {"heads of --k", &cli->kv_heads, v[1], cli->v_path},
         {"rows of --k", &cli->kv_seq, v[2], cli->v_path}, {"--value-dim", &cli->value_dim, v[3], cli->v_path}};
+    cli->seq_path = cli->seq ? NULL : cli->q_path;
+    cli->kv_seq_path = cli->kv_seq ? NULL : cli->k_path;
     for (size_t s = 0; status == SPLAT_OK && s < sizeof sizes / sizeof sizes[0]; s++)
         status = agree(sizes[s].option, sizes[s].known, sizes[s].found, sizes[s].path);
     return status;
@@ -144,7 +146,7 @@ static void find_median(struct run *run, int64_t repeat)
     run->median_ms = repeat % 2 ? run->ms[middle] : (run->ms[middle - 1] + run->ms[middle]) / 2;
 }
 
-static void print_text(const struct sp_cli *cli, const struct run *run)
+static void print_text(FILE *out, const struct sp_cli *cli, const struct run *run)
 {
     const splat_plan_info *plan = &run->plan;
     enum splat_device device = splat_kernel_device(run->kernel);
@@ -152,24 +154,26 @@ static void print_text(const struct sp_cli *cli, const struct run *run)
     int capability = 0;
     if (device == SPLAT_DEVICE_GPU && splat_device_query(name, sizeof name, &capability) != SPLAT_OK)
         name[0] = '\0';
-    printf("device: %s%s%s\n", sp_device_name(device), name[0] ? ", " : "", name);
-    printf("problem: batch %" PRId64 ", heads %" PRId64 " (%" PRId64 " of k and v), %" PRId64 " x %" PRId64
-           ", D %" PRId64 " and %" PRId64 ", %s\n",
-           cli->batch, cli->heads, cli->kv_heads, cli->seq, cli->kv_seq, cli->head_dim, cli->value_dim,
-           sp_dtype_name(cli->dtype));
+    fprintf(out, "device: %s%s%s\n", sp_device_name(device), name[0] ? ", " : "", name);
+    fprintf(out,
+            "problem: batch %" PRId64 ", heads %" PRId64 " (%" PRId64 " of k and v), %" PRId64 " x %" PRId64
+            ", D %" PRId64 " and %" PRId64 ", %s\n",
+            cli->batch, cli->heads, cli->kv_heads, cli->seq, cli->kv_seq, cli->head_dim, cli->value_dim,
+            sp_dtype_name(cli->dtype));
     if (device == SPLAT_DEVICE_GPU)
-        printf("kernel: %s, %s, %.1f ms\n", run->compiled.key,
-               run->compiled.cache_hit ? "from the cache" : "compiled now", run->compiled.ms);
-    printf("time: %.4f ms (median of %" PRId64 ", from %.4f to %.4f)\n", run->median_ms, cli->repeat, run->ms[0],
-           run->ms[cli->repeat - 1]);
-    printf("rate: %.3f TFLOP/s useful, %.3f TFLOP/s in tiles (waste %.3f)\n", tflops(cli, run, plan->allowed_pairs),
-           tflops(cli, run, plan->computed_pairs), plan->waste);
+        fprintf(out, "kernel: %s, %s, %.1f ms\n", run->compiled.key,
+                run->compiled.cache_hit ? "from the cache" : "compiled now", run->compiled.ms);
+    fprintf(out, "time: %.4f ms (median of %" PRId64 ", from %.4f to %.4f)\n", run->median_ms, cli->repeat,
+            run->ms[0], run->ms[cli->repeat - 1]);
+    fprintf(out, "rate: %.3f TFLOP/s useful, %.3f TFLOP/s in tiles (waste %.3f)\n",
+            tflops(cli, run, plan->allowed_pairs), tflops(cli, run, plan->computed_pairs), plan->waste);
     if (cli->check)
-        printf("check: %s, %" PRId64 " rows, %" PRId64 " values, %" PRId64
-               " wrong, largest error %.3g (%.0f %% of its "
-               "tolerance)\n",
-               run->check.wrong ? "FAILED" : "ok", run->check.rows, run->check.values, run->check.wrong,
-               run->check.largest_error, 100 * run->check.worst_ratio);
+        fprintf(out,
+                "check: %s, %" PRId64 " rows, %" PRId64 " values, %" PRId64
+                " wrong, largest error %.3g (%.0f %% of its "
+                "tolerance)\n",
+                run->check.wrong ? "FAILED" : "ok", run->check.rows, run->check.values, run->check.wrong,
+                run->check.largest_error, 100 * run->check.worst_ratio);
 }
 
 static enum splat_status print_json(const struct sp_cli *cli, const struct run *run)
@@ -201,6 +205,32 @@ static enum splat_status print_json(const struct sp_cli *cli, const struct run *
 }
 
 /* ---- The command ---- */
+
+/* One result alone may go to stdout, and no file may be written twice. */
+static enum splat_status check_outputs(const struct sp_cli *cli)
+{
+    const struct {
+        const char *option, *path;
+    } outputs[] = {{"--out", cli->out_path}, {"--lse", cli->lse_path}};
+    enum splat_status status = SPLAT_OK;
+    if (cli->out_path && cli->lse_path && strcmp(cli->out_path, cli->lse_path) == 0)
+        return sp_fail(SPLAT_INVALID, "--out and --lse are both '%s', which holds one array; they must differ",
+                       cli->out_path);
+    for (int o = 0; o < 2 && status == SPLAT_OK; o++) {
+        if (outputs[o].path && cli->json && strcmp(outputs[o].path, "-") == 0)
+            return sp_fail(SPLAT_INVALID, "%s is '-', but stdout is for --json; it must be a file",
+                           outputs[o].option);
+        if (outputs[o].path)
+            status = sp_output_check(outputs[o].path);
+    }
+    return status;
+}
+
+/* Whether an array goes to stdout: the text would be in its way. */
+static int stdout_taken(const struct sp_cli *cli)
+{
+    return (cli->out_path && strcmp(cli->out_path, "-") == 0) || (cli->lse_path && strcmp(cli->lse_path, "-") == 0);
+}
 
 static enum splat_status compile(const struct sp_cli *cli, struct run *run)
 {
@@ -258,6 +288,8 @@ enum splat_status sp_command_run(struct sp_cli *cli)
     if (status == SPLAT_OK)
         status = sp_cli_mask(cli, &run.mask);
     if (status == SPLAT_OK)
+        status = check_outputs(cli);
+    if (status == SPLAT_OK)
         status = compile(cli, &run);
     if (status == SPLAT_OK)
         status = make_tensors(cli, &run);
@@ -268,7 +300,7 @@ enum splat_status sp_command_run(struct sp_cli *cli)
     if (status == SPLAT_OK && cli->json)
         status = print_json(cli, &run);
     else if (status == SPLAT_OK)
-        print_text(cli, &run);
+        print_text(stdout_taken(cli) ? stderr : stdout, cli, &run);
     if (status == SPLAT_OK && run.check.wrong > 0)
         status = sp_fail(SPLAT_INTERNAL, "check failed: %" PRId64 " of %" PRId64 " values are wrong; the first: %s",
                          run.check.wrong, run.check.values, run.check.first);

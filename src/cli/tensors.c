@@ -128,12 +128,12 @@ void sp_tensor_fill(struct sp_host_tensor *tensor, uint64_t seed, uint64_t strea
 
 static enum splat_status parse_tensor(const char *path, const struct sp_file *file, struct sp_npy *array)
 {
-    enum splat_status status = sp_npy_parse(path, file, array);
+    static const char wanted[] = "a tensor must be little-endian float32 or float16";
+    enum splat_status status = sp_npy_parse(path, file, wanted, array);
     if (status != SPLAT_OK)
         return status;
     if (array->item_bytes == 1)
-        return sp_fail(SPLAT_INVALID, "file '%s' holds type '%s'; a tensor must be float32 or float16", path,
-                       array->type);
+        return sp_npy_wrong_type(path, array, wanted);
     if (array->dims != 4)
         return sp_fail(SPLAT_INVALID, "file '%s' has %d axes; a tensor must have 4: batch, heads, rows, dim", path,
                        array->dims);

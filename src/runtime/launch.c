@@ -149,6 +149,35 @@ static enum splat_status encode_map(const splat_kernel *kernel, const char *name
                            "cuTensorMapEncodeTiled");
 }
 
+/* Column tiles of work item `item`, as find_work of the kernel numbers items; of the first mask when there is a
+ * map. */
+static int64_t item_tiles(const splat_kernel *kernel, const struct sp_launch_args *args, int64_t item)
+{
+    int64_t pairs = (int64_t)args->batch * args->heads, section = args->section < pairs ? args->section : pairs;
+    int64_t first_pair = item / (args->row_tile_count * section) * section;
+    int64_t width = pairs - first_pair < section ? pairs - first_pair : section;
+    return kernel->plan->row_tiles[(item - first_pair * args->row_tile_count) / width].tiles;
+}
+
+/* Whether persistent blocks, which take their items by number, come out nearly even. The first block has the
+ * longest item. When its share exceeds the mean by more than a block a item costs to start (about one tile), one
+ * item a block is better: the chip then hands out blocks as they end. Looks at a bounded number of rounds. */
+static int deals_evenly(const splat_kernel *kernel, const struct sp_launch_args *args, int64_t items)
+{
+    enum { ROUNDS_SEEN = 64 };
+    int64_t grid = kernel->multiprocessors, rounds = (items + grid - 1) / grid;
+    int64_t seen = rounds < ROUNDS_SEEN ? rounds : ROUNDS_SEEN;
+    double mean = (double)(kernel->plan->full_tiles + kernel->plan->partial_tiles) /
+                  (double)(args->row_tile_count * kernel->plan->mask_count);
+    double share = mean * (double)(rounds - seen);
+    for (int64_t round = 0; round < seen; round++) {
+        int64_t item = round % 2 ? (round + 1) * grid - 1 : round * grid;
+        share += item < items ? (double)item_tiles(kernel, args, item) : 0;
+    }
+    double fair = mean * (double)items / (double)grid;
+    return share <= fair + (double)rounds;
+}
+
 static enum splat_status run_gpu(const splat_kernel *kernel, const splat_attention_args *a, void *stream)
 {
     const struct sp_driver *driver = kernel->driver;
@@ -186,7 +215,8 @@ static enum splat_status run_gpu(const splat_kernel *kernel, const splat_attenti
             status = encode_map(kernel, "v", &a->v, a->batch, a->kv_heads, a->kv_len, value_dim, cols, &maps[2]);
         if (status != SPLAT_OK)
             return status;
-        blocks = blocks < kernel->multiprocessors ? blocks : kernel->multiprocessors;
+        if (blocks > kernel->multiprocessors && deals_evenly(kernel, &args, blocks))
+            blocks = kernel->multiprocessors;
     }
     void *parameters[] = {&args, &maps[0], &maps[1], &maps[2]};
     return sp_driver_check(

@@ -64,6 +64,27 @@ def test_text_says_the_same(splatc):
     assert "chosen" in text and "families" in text
 
 
+def test_the_prediction_names_its_chip(splatc):
+    common = ["--pattern", "causal", "--seq", 300]
+    assert "on an A100" in splatc("explain", *common, "--arch", "sm_80").stdout
+    assert "on an H200" in splatc("explain", *common, "--arch", "sm_90a").stdout
+    assert "on an A100" in splatc("dump", "--stage", "plan", *common, "--arch", "sm_80").stdout
+    for extra, reason in ((["--dtype", "fp32"], "fp32 has no GPU kernel"), (["--device", "cpu"], "--device is cpu")):
+        text = splatc("explain", *common, *extra).stdout
+        assert "no GPU time" in text and reason in text and "us a launch" not in text
+        assert reason in splatc("dump", "--stage", "plan", *common, *extra).stdout
+        facts = explain(splatc, *common, *extra)
+        assert facts["cpu_only"] is True and facts["predicted_us"] > 0
+    assert explain(splatc, *common, "--arch", "sm_80")["predicted_chip"] == "A100"
+
+
+def test_a_mask_of_one_tile(splatc):
+    verdict = explain(splatc, "--pattern", "causal", "--seq", 10)["verdict"]
+    assert "One tile covers the whole mask" in verdict and "smaller than a tile" in verdict
+    text = splatc("explain", "--pattern", "full - full", "--seq", 10).stdout
+    assert "Nothing is allowed" in text and "for each allowed" not in text
+
+
 def test_a_million_rows_explain(splatc):
     facts = explain(splatc, "--pattern", "window(256) | rows(0, 64) | cols(0, 64)", "--seq", 1048576)
     n = 1048576
@@ -123,7 +144,8 @@ def test_a_mask_comes_through_a_pipe(splatc, tmp_path):
 
 BAD_FILES = {
     "float": (lambda: np.ones((4, 4), np.float32), ["<f4", "bool"]),
-    "int32": (lambda: np.ones((4, 4), np.int32), ["<i4", "bool"]),
+    "int32": (lambda: np.ones((4, 4), np.int32), ["<i4", "int32", "bool"]),
+    "int64": (lambda: np.ones((4, 4), np.int64), ["<i8", "int64", "bool"]),
     "fortran": (lambda: np.asfortranarray(np.ones((4, 5), bool)), ["Fortran", "C order"]),
     "one axis": (lambda: np.ones(16, bool), ["1 axes", "2"]),
     "three axes": (lambda: np.ones((2, 2, 2), bool), ["3 axes", "2"]),

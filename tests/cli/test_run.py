@@ -77,12 +77,22 @@ def test_check_passes(splatc, dtype, pattern):
     assert facts["device"] == "cpu"
 
 
-def test_check_fails_loudly_on_nan(splatc, tmp_path):
+def test_check_takes_nan_where_the_reference_has_it(splatc, tmp_path):
     q, k, v = problem(tmp_path, batch=1, heads=1, kv_heads=1, q_len=16, kv_len=16, dim=8, value_dim=8)
     q[0, 0, 0, 0] = np.nan
     np.save(tmp_path / "q.npy", q)
+    done = splatc("run", *FILES, "--pattern", "causal", "--seq", 16, "--dtype", "fp32", "--check", "--json")
+    assert json.loads(done.stdout)["check"]["wrong"] == 0
+    o, lse = np.load(tmp_path / "o.npy"), np.load(tmp_path / "lse.npy")
+    assert np.isnan(o[:, :, 0]).all() and np.isnan(lse[:, :, 0]).all() and np.isfinite(o[:, :, 1:]).all()
+
+
+def test_check_fails_loudly_on_nan_on_one_side(splatc, tmp_path):
+    q, k, v = problem(tmp_path, batch=1, heads=1, kv_heads=1, q_len=16, kv_len=16, dim=8, value_dim=8)
+    np.save(tmp_path / "q.npy", np.full_like(q, 1e30))  # the scores fit double, not float
+    np.save(tmp_path / "k.npy", np.full_like(k, 1e30))
     done = splatc("run", *FILES, "--pattern", "causal", "--seq", 16, "--dtype", "fp32", "--check", expect=1)
-    assert "nan" in done.stderr.lower()
+    assert "check failed" in done.stderr and "nan" in done.stderr.lower()
 
 
 def test_masked_keys_may_hold_nan(splatc, tmp_path):
@@ -133,7 +143,7 @@ def test_inputs_must_fit(splatc, tmp_path):
     refused("v.npy", "2", "1", v=np.zeros((2, 1, 90, 24), np.float32))
     refused("k.npy", k=np.zeros((1, 2, 90, 40), np.float32))
     refused("q.npy", "4", "3", q=np.zeros((4, 70, 40), np.float32))
-    refused("q.npy", "<f8", q=np.zeros((2, 4, 70, 40)))
+    refused("q.npy", "<f8", "float64", "float32", q=np.zeros((2, 4, 70, 40)))
     refused("q.npy", "|b1", q=np.zeros((2, 4, 70, 40), bool))
     refused("head", "44", q=np.zeros((2, 4, 70, 44), np.float32), k=np.zeros((2, 2, 90, 44), np.float32))
 
@@ -145,3 +155,39 @@ def test_options_must_agree_with_the_files(splatc, tmp_path):
     for option, value in (("--heads", 8), ("--batch", 3), ("--head-dim", 48), ("--kv-heads", 4), ("--value-dim", 40)):
         done = splatc("run", *FILES, *pattern, option, value, expect=2)
         assert option in done.stderr and str(value) in done.stderr, done.stderr
+
+
+def test_lengths_of_the_files_must_be_the_masks(splatc, tmp_path):
+    problem(tmp_path)
+    for shape, words in (((71, 90), ["q.npy", "70", "71"]), ((70, 91), ["k.npy", "90", "91"])):
+        np.save(tmp_path / "m.npy", np.ones(shape, bool))
+        done = splatc("run", *FILES, "--mask", "m.npy", expect=2)
+        for word in ["m.npy", *words]:
+            assert word in done.stderr, done.stderr
+        assert "--seq" not in done.stderr and "--kv-seq" not in done.stderr, "no such option was given"
+
+
+def test_outputs_are_checked_before_the_work(splatc, tmp_path):
+    # A problem that would take minutes, so that a late check shows.
+    common = ["run", "--device", "cpu", "--pattern", "full", "--seq", 32768, "--heads", 64, "--threads", 1]
+    for option in ("--out", "--lse"):
+        done = splatc(*common, option, "no/such/x.npy", expect=1)
+        assert "no/such/x.npy" in done.stderr and "No such file" in done.stderr
+        done = splatc(*common, option, tmp_path, expect=1)
+        assert "Is a directory" in done.stderr
+        done = splatc(*common, option, "-", "--json", expect=2)
+        assert option in done.stderr and "--json" in done.stderr and done.stdout == ""
+    done = splatc(*common, "--out", "-", "--lse", "-", expect=2)
+    assert "--out" in done.stderr and "--lse" in done.stderr and done.stdout == ""
+    assert [p.name for p in tmp_path.iterdir()] == ["home"], "the check leaves nothing behind"
+
+
+def test_an_array_on_stdout_is_alone_there(splatc_path, tmp_path):
+    import io
+    import subprocess
+
+    command = [splatc_path, "run", "--device", "cpu", "--pattern", "causal", "--seq", "9", "--head-dim", "8", "--out", "-"]
+    done = subprocess.run(command, capture_output=True, cwd=tmp_path, check=True)
+    stream = io.BytesIO(done.stdout)
+    assert np.load(stream).shape == (1, 1, 9, 8) and stream.read() == b""
+    assert b"TFLOP/s" in done.stderr

@@ -37,7 +37,7 @@ def test_every_command_has_help(splatc, command):
     assert done.stdout.startswith(f"usage: splatc {command}")
     for option in COMMANDS[command]:
         assert option in done.stdout, option
-    assert splatc(command, "-h").stdout == done.stdout
+    assert splatc(command, "-h").stdout == splatc("help", command).stdout == done.stdout
     assert not any(splatc.home.iterdir()), "help touches no disk"
 
 
@@ -73,6 +73,11 @@ def test_version(splatc):
         (["explain", "--pattern", "causal", "--seq", "64", "--heads", "6", "--kv-heads", "4"], ["heads", "6", "4"]),
         (["explain", "--pattern", "causal", "--seq", "64", "--batch", "0"], ["--batch", "0"]),
         (["explain", "--pattern", "causal", "--seq", "64", "--wat"], ["--wat"]),
+        (["explain", "--pattern", "causal", "--sqe=64"], ["--sqe", "nearest", "--seq "]),
+        (["explain", "--pattern", "causal", "--seq", "64", "--heds", "3"], ["--heds", "nearest", "--heads "]),
+        (["explain", "--pattern", "causal", "--seq", "64", "--tile", "0x0"], ["0x0", "1 to 4096"]),
+        (["explain", "--pattern", "causal", "--seq", "64", "--tile", "64x9999"], ["64x9999", "1 to 4096"]),
+        (["help", "explode"], ["'explode'", "dump, explain"]),
         (["explain", "--pattern", "causal", "--seq", "64", "stray"], ["stray"]),
         (["explain", "--pattern"], ["--pattern"]),
         (["explain", "--pattern", "causal", "--seq", "64", "--stage", "plan"], ["--stage"]),
@@ -123,3 +128,33 @@ def test_json_goes_to_stdout_alone(splatc):
     done = splatc("explain", "--pattern", "causal", "--seq", "64", "--json")
     json.loads(done.stdout)
     assert done.stderr == ""
+
+
+def test_help_says_what_the_environment_does(splatc):
+    for command in ("run", "compile", "cache"):
+        text = splatc(command, "--help").stdout
+        for variable in ("SPLAT_NVRTC", "SPLAT_CACHE ", "SPLAT_CACHE_DIR", "XDG_CACHE_HOME"):
+            assert variable in text, (command, variable)
+
+
+def test_the_cache_folder_has_one_name_everywhere(splatc, tmp_path):
+    for option in ("--dir", "--cache-dir"):
+        facts = json.loads(splatc("cache", "stat", option, tmp_path / "c", "--json").stdout)
+        assert facts["directory"] == str(tmp_path / "c")
+
+
+def test_the_cache_folder_is_checked_before_the_work(splatc, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = splatc("compile", "--pattern", "causal", "--seq", "64", "--cache-dir", "file/c", expect=1,
+                  env={"SPLAT_NVRTC": "/nowhere/libnvrtc.so"})
+    assert "file/c" in done.stderr and "NVRTC" not in done.stderr, "the folder is looked at first"
+
+
+def test_a_full_disk_names_the_file(splatc):
+    import os
+
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    for stage in ("source", "plan", "spec"):
+        refused(splatc, "dump", "--pattern", "causal", "--seq", "64", "--stage", stage, "-o", "/dev/full", code=1,
+                words=["/dev/full", "No space left"])
