@@ -12,8 +12,9 @@
 
 #include "common/error.h"
 
-#define MAX_STRIDES  8
-#define SAMPLED_ROWS 16
+#define MAX_STRIDES    8
+#define SAMPLED_ROWS   16
+#define LONGEST_PERIOD 64
 
 /* Rows of one class that are still being gathered: run templates, or the bits they all share. */
 struct piece {
@@ -404,6 +405,34 @@ static void vote(struct votes *votes, int64_t stride, int64_t q_len)
     votes->count[i]++;
 }
 
+/* Irregular rows show no stride of their own; but they may repeat every few rows. Votes for the first period that a
+ * row in the middle has. */
+static bool vote_period(struct builder *b, struct votes *votes)
+{
+    int64_t base = b->q_len / 2;
+    size_t bytes = (size_t)b->words * sizeof(uint64_t);
+    if (!evaluate(b, base, 1, 1))
+        return false;
+    if (b->next.run_count >= 0)
+        return true;
+    uint64_t *first = malloc(bytes);
+    if (!first) {
+        b->failed = true;
+        return false;
+    }
+    memcpy(first, b->next.bits, bytes);
+    for (int64_t period = 1; period <= LONGEST_PERIOD && base + period < b->q_len; period++) {
+        if (!evaluate(b, base + period, 1, 1))
+            break;
+        if (b->next.run_count < 0 && memcmp(first, b->next.bits, bytes) == 0) {
+            vote(votes, period, b->q_len);
+            break;
+        }
+    }
+    free(first);
+    return !b->failed;
+}
+
 /* The row strides worth trying, ascending, 1 first. */
 static int candidate_strides(struct builder *b, int64_t strides[MAX_STRIDES + 1])
 {
@@ -420,6 +449,8 @@ static int candidate_strides(struct builder *b, int64_t strides[MAX_STRIDES + 1]
                 vote(&votes, runs[i].start - runs[i - 1].start, b->q_len);
         }
     }
+    if (!vote_period(b, &votes))
+        return 0;
     int count = 0;
     strides[count++] = 1;
     while (count <= MAX_STRIDES) {

@@ -485,6 +485,18 @@ static int64_t csr_row(struct rows *r, const int64_t *indices, int64_t count, in
     return blocks;
 }
 
+/* All of it, before any column is read: what it says is how far `indices` reaches. */
+static enum splat_status check_indptr(const int64_t *indptr, int64_t q_len, int64_t kv_len)
+{
+    if (indptr[0] != 0)
+        return sp_fail(SPLAT_INVALID, "indptr[0] is %lld; it must be 0", (long long)indptr[0]);
+    for (int64_t i = 0; i < q_len; i++)
+        if (indptr[i + 1] < indptr[i] || indptr[i + 1] - indptr[i] > kv_len)
+            return sp_fail(SPLAT_INVALID, "indptr gives row %lld %lld columns; it must be from 0 to %lld",
+                           (long long)i, (long long)(indptr[i + 1] - indptr[i]), (long long)kv_len);
+    return SPLAT_OK;
+}
+
 enum splat_status sp_acsr_from_csr(const int64_t *indptr, const int64_t *indices, int64_t q_len, int64_t kv_len,
                                    splat_acsr **acsr)
 {
@@ -494,15 +506,10 @@ enum splat_status sp_acsr_from_csr(const int64_t *indptr, const int64_t *indices
     int64_t *sorted = malloc((size_t)kv_len * sizeof *sorted);
     if (status == SPLAT_OK && (!(r.blocks = malloc(bytes)) || !sorted))
         status = sp_no_memory("a row of CSR columns", bytes);
-    if (status == SPLAT_OK && indptr[0] != 0)
-        status = sp_fail(SPLAT_INVALID, "indptr[0] is %lld; it must be 0", (long long)indptr[0]);
+    if (status == SPLAT_OK)
+        status = check_indptr(indptr, q_len, kv_len);
     for (int64_t i = 0; i < q_len && status == SPLAT_OK && !r.failed; i++) {
         int64_t count = indptr[i + 1] - indptr[i];
-        if (count < 0 || count > kv_len) {
-            status = sp_fail(SPLAT_INVALID, "indptr gives row %lld %lld columns; it must be from 0 to %lld",
-                             (long long)i, (long long)count, (long long)kv_len);
-            break;
-        }
         int64_t blocks = csr_row(&r, count ? indices + indptr[i] : NULL, count, i, sorted, &status);
         if (blocks >= 0)
             r.of[i] = take_blocks(&r, blocks);

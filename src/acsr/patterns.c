@@ -370,6 +370,11 @@ static bool grid_check(const struct sp_args *args, const struct sp_shape *shape,
     if (!three)
         return true;
     int64_t longest = shape->q_len > shape->kv_len ? shape->q_len : shape->kv_len;
+    if (args->values[1] > SPLAT_MAX_LEN / args->values[2]) {
+        snprintf(message, 200, "H*W is %lld * %lld; it must be at most %lld", (long long)args->values[1],
+                 (long long)args->values[2], (long long)SPLAT_MAX_LEN);
+        return false;
+    }
     int64_t cells = args->values[0] * args->values[1]; /* at most 2^60 */
     if (cells >= longest || (cells *= args->values[2]) >= longest)
         return true;

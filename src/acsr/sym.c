@@ -276,18 +276,23 @@ static int64_t next_edge(const struct sp_sym_run *run, int64_t x)
     return x < block + run->width.v ? block + run->width.v : block + run->stride;
 }
 
-/* Two periodic operands over [begin, end), block by block, for the row t = 0 alone. */
+/* Two periodic operands over [begin, end), block by block. Where both and the zone move together from row to row,
+ * so does the result; else it holds for the row t = 0 alone. */
 static void push_walk(struct sp_row_eval *eval, enum splat_set_op op, const struct sp_sym_run *a,
-                      const struct sp_sym_run *b, int64_t begin, int64_t end, struct sp_runs *out)
+                      const struct sp_sym_run *b, struct sp_aff begin, struct sp_aff end, struct sp_runs *out)
 {
-    limit(eval, 1);
-    for (int64_t x = begin; x < end && !eval->failed;) {
+    int64_t d = begin.d;
+    if (a->start.d != d || b->start.d != d || end.d != d || a->count.d || b->count.d || a->width.d || b->width.d) {
+        limit(eval, 1);
+        d = 0;
+    }
+    for (int64_t x = begin.v; x < end.v && !eval->failed;) {
         int64_t edge_a = next_edge(a, x), edge_b = next_edge(b, x);
         int64_t edge = edge_a < edge_b ? edge_a : edge_b;
-        if (edge > end)
-            edge = end;
+        if (edge > end.v)
+            edge = end.v;
         if (apply(op, in_block(a, x), in_block(b, x)))
-            sp_push_block(eval, out, sp_const(x), sp_const(edge));
+            sp_push_block(eval, out, (struct sp_aff){x, d}, (struct sp_aff){edge, d});
         x = edge;
     }
 }
@@ -361,7 +366,7 @@ void sp_runs_combine(struct sp_row_eval *eval, enum splat_set_op op, const struc
         } else if (za.kind != ZONE_PERIODIC) {
             push_one_periodic(eval, zb.run, apply(op, in_a, false), apply(op, in_a, true), x, end, out);
         } else if (za.run->stride != zb.run->stride || !push_same_stride(eval, op, za.run, zb.run, x, end, out)) {
-            push_walk(eval, op, za.run, zb.run, x.v, end.v, out);
+            push_walk(eval, op, za.run, zb.run, x, end, out);
         }
         x = end;
     }

@@ -14,6 +14,8 @@
 
 /* ---- Input ---- */
 
+#define STREAM_MAX ((size_t)1 << 30)
+
 /* For pipes and other things that cannot be mapped. */
 static enum splat_status read_all(int fd, const char *path, struct sp_file *file)
 {
@@ -32,6 +34,12 @@ static enum splat_status read_all(int fd, const char *path, struct sp_file *file
             break;
         file->size += (size_t)got;
         if (file->size == capacity) {
+            if (capacity >= STREAM_MAX) {
+                free(data);
+                return sp_fail(SPLAT_INVALID,
+                               "'%s' gave more than %zu bytes; what is not a regular file may give that many", path,
+                               STREAM_MAX);
+            }
             uint8_t *grown = realloc(data, capacity * 2);
             if (!grown)
                 free(data);

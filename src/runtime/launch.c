@@ -109,6 +109,39 @@ static enum splat_status check_tensors(const splat_kernel *kernel, const splat_a
     return status == SPLAT_OK ? check_lse(args) : status;
 }
 
+/* Whether an output's elements are distinct: its axes, from the smallest stride up, each step over all that lies
+ * below. */
+static enum splat_status check_distinct(const char *name, int64_t dim, int64_t (*axes)[2], int count)
+{
+    for (int i = 1; i < count; i++)
+        for (int k = i; k > 0 && axes[k][0] < axes[k - 1][0]; k--)
+            for (int x = 0; x < 2; x++) {
+                int64_t swap = axes[k][x];
+                axes[k][x] = axes[k - 1][x];
+                axes[k - 1][x] = swap;
+            }
+    int64_t span = dim;
+    for (int i = 0; i < count; i++) {
+        if (axes[i][1] > 1 && axes[i][0] < span)
+            return sp_fail(
+                SPLAT_INVALID,
+                "a stride of %s is %lld; results would overlap: what lies within one step takes %lld elements",
+                name, (long long)axes[i][0], (long long)span);
+        if (axes[i][1] > 1)
+            span += (axes[i][1] - 1) * axes[i][0];
+    }
+    return SPLAT_OK;
+}
+
+static enum splat_status check_outputs(const splat_kernel *kernel, const splat_attention_args *args)
+{
+    int64_t o[3][2] = {
+        {args->o.row_stride, args->q_len}, {args->o.head_stride, args->heads}, {args->o.batch_stride, args->batch}};
+    int64_t lse[2][2] = {{args->lse_head_stride, args->heads}, {args->lse_batch_stride, args->batch}};
+    enum splat_status status = check_distinct("o", kernel->options.value_dim, o, 3);
+    return status == SPLAT_OK && args->lse ? check_distinct("lse", args->q_len, lse, 2) : status;
+}
+
 /* ---- Launch ---- */
 
 /* How many (batch, head) pairs are walked together, so that their keys and values stay in L2. */
@@ -256,6 +289,8 @@ enum splat_status splat_run(const splat_kernel *kernel, const splat_attention_ar
         status = check_counts(kernel, &args);
     if (status == SPLAT_OK)
         status = check_tensors(kernel, &args);
+    if (status == SPLAT_OK)
+        status = check_outputs(kernel, &args);
     if (status != SPLAT_OK)
         return status;
     if (kernel->device == SPLAT_DEVICE_GPU)

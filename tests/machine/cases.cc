@@ -38,7 +38,7 @@ const std::vector<Case> &all_cases()
         {"anticausal",     "~causal",                               128,  128, HALF,  72,  40,  64,  64,  1, 2, 2, BHSD, BAD_KEYS},
         {"periodic",       "causal & (window(20, 0) | strided(7))", 130,  200, BF16,  40,  64, 128,  32,  1, 1, 1, BHSD, BAD_KEYS | BAD_VALUES},
         {"random-8-256",   "random 60",                             100,  140, BF16,   8, 256,  64,  64,  1, 1, 1, BSHD, BAD_VALUES},
-        // -- periods: of several columns, with bounds; a stride that divides 8; a stride above the width of a tile
+        // -- periods: of several columns; a stride that divides 8; a stride above the width of a tile
         {"comb",           "causal & comb(7, 3)",                   140,  200, HALF,  64,  64, 128,  64,  1, 1, 1, BSHD, BAD_VALUES},
         {"stride-4",       "dilated(30, 4)",                        150,  150, BF16,  64,  64,  64,  64,  1, 1, 1, BHSD, BAD_VALUES},
         {"long-period",    "strided(150)",                          330,  330, HALF, 128, 128,  64,  64,  1, 1, 1, BHSD, BAD_VALUES},
