@@ -193,8 +193,9 @@ static int64_t item_tiles(const splat_kernel *kernel, const struct sp_launch_arg
 }
 
 /* Whether persistent blocks, which take their items by number, come out nearly even. The first block has the
- * longest item. When its share exceeds the mean by more than a block a item costs to start (about one tile), one
- * item a block is better: the chip then hands out blocks as they end. Looks at a bounded number of rounds. */
+ * longest item. When its share exceeds the mean by more than it costs to start a block for every item, one item a
+ * block is better: the chip then hands out blocks as they end. Starting one was seen to cost about 1.5 tiles at
+ * head dim 64 and 3.5 at 128 (docs/kernels.md). Looks at a bounded number of rounds. */
 static int deals_evenly(const splat_kernel *kernel, const struct sp_launch_args *args, int64_t items)
 {
     enum { ROUNDS_SEEN = 64 };
@@ -208,7 +209,8 @@ static int deals_evenly(const splat_kernel *kernel, const struct sp_launch_args 
         share += item < items ? (double)item_tiles(kernel, args, item) : 0;
     }
     double fair = mean * (double)items / (double)grid;
-    return share <= fair + (double)rounds;
+    double start = 1.5 + (double)(kernel->options.head_dim - 64) / 32.0;
+    return share <= fair + (double)rounds * (start > 1.0 ? start : 1.0);
 }
 
 static enum splat_status run_gpu(const splat_kernel *kernel, const splat_attention_args *a, void *stream)
