@@ -64,6 +64,7 @@ CLI_SOURCES := $(sort $(wildcard src/cli/*.c))
 UNIT_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
 UNIT_HELPERS := $(sort $(filter-out $(UNIT_SOURCES),$(wildcard tests/unit/*.c)))
 EXAMPLE_SOURCES := $(sort $(wildcard examples/*.c))
+BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 MACHINE_SOURCES := $(sort $(wildcard tests/machine/*.cc))
 
 object = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
@@ -81,7 +82,7 @@ SHARED_LINKS := $(BUILD)/libsplat.so.$(SOVERSION) $(BUILD)/libsplat.so
 
 # ---- Targets ----
 
-.PHONY: all lib help demo check check-mutants tests examples install uninstall clean format format-check lint FORCE
+.PHONY: all lib help demo check check-mutants tests examples bench install uninstall clean format format-check lint FORCE
 all: lib $(BUILD)/splatc
 
 lib: $(STATIC_LIB) $(SHARED_LINKS)
@@ -92,6 +93,7 @@ help:
 	@echo 'make check            install what tests need, build, run all tests'
 	@echo 'make check-mutants    put faults into kernels; the tests must find each (part of check)'
 	@echo 'make tests            build the test programs only'
+	@echo 'make bench            build bench/*.c into build/bench/ (see bench/README.md)'
 	@echo 'make examples         build examples/*.c into build/examples/'
 	@echo 'make install          PREFIX=/usr/local DESTDIR= LIBDIR=$$PREFIX/lib; then ldconfig, or see README.md'
 	@echo 'make uninstall        with the same variables'
@@ -194,6 +196,14 @@ examples: $(EXAMPLES)
 
 $(BUILD)/examples/%: examples/%.c $(STATIC_LIB) $(BUILD)/compile.key | $(BUILD)/deps.ok
 	$(call say,EXAMPLE,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=c11 -O2 -g $(WARN) $(SAN_FLAGS) -Iinclude $(CFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(STATIC_LIB) \
+	    $(LDFLAGS) -fopenmp $(LIB_LIBS) -o $@
+
+bench: $(BENCH_SOURCES:bench/%.c=$(BUILD)/bench/%)
+
+$(BUILD)/bench/%: bench/%.c $(STATIC_LIB) $(BUILD)/compile.key | $(BUILD)/deps.ok
+	$(call say,BENCH,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=c11 -O2 -g $(WARN) $(SAN_FLAGS) -Iinclude $(CFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(STATIC_LIB) \
 	    $(LDFLAGS) -fopenmp $(LIB_LIBS) -o $@
