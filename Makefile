@@ -205,7 +205,7 @@ bench: $(BENCH_SOURCES:bench/%.c=$(BUILD)/bench/%)
 $(BUILD)/bench/%: bench/%.c $(STATIC_LIB) $(BUILD)/compile.key | $(BUILD)/deps.ok
 	$(call say,BENCH,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -std=c11 -O2 -g $(WARN) $(SAN_FLAGS) -Iinclude $(CFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(STATIC_LIB) \
+	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(WARN) $(SAN_FLAGS) -Iinclude $(CFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(STATIC_LIB) \
 	    $(LDFLAGS) -fopenmp $(LIB_LIBS) -o $@
 
 check:
