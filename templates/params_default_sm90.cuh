@@ -1,0 +1,17 @@
+// Parameters with which attention_sm90.cuh compiles on its own. src/codegen/source.c generates the same names from a
+// spec; here they describe the kernel of a causal mask.
+//
+// Takes nothing. Gives every size and switch of the kernel. Keeps true: TILE_ROWS is 128 or 192; TILE_COLS is a multiple of 32;
+// HEAD_DIM and VALUE_DIM are multiples of 8; SHARED_BYTES is what the kernel's own layout adds up to.
+
+constexpr bool IS_BF16 = true;                // bf16; false: fp16
+constexpr int HEAD_DIM = 128;                 // of q and k
+constexpr int VALUE_DIM = 128;                // of v and o
+constexpr int TILE_ROWS = 128;                // queries a block, 64 a consumer warpgroup
+constexpr int TILE_COLS = 128;                // keys a step
+constexpr int CONSUMER_REGISTERS = 232;       // a thread, after reallocation
+constexpr int PRODUCER_REGISTERS = 40;        // likewise
+constexpr bool O_IN_Q = false;                // results leave through the memory of q
+constexpr bool MASK_MAP = false;              // (batch, head) -> distinct mask is looked up
+constexpr unsigned PREDICATE_MASK = 0x4;      // bit k: predicate kind k occurs (here: upper)
+constexpr int SHARED_BYTES = 197752;          // dynamic shared memory a block
