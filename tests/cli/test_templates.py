@@ -1,0 +1,23 @@
+"""Every template is complete CUDA that compiles on its own, with its default parameters."""
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "templates"
+ARCHS = {"attention_sm80.cuh": "arch=compute_80,code=sm_80", "attention_sm90.cuh": "arch=compute_90a,code=sm_90a"}
+
+
+def test_each_has_an_arch():
+    assert sorted(p.name for p in TEMPLATES.glob("attention_sm*.cuh")) == sorted(ARCHS)
+
+
+@pytest.mark.parametrize("name", ARCHS)
+def test_compiles_alone(name, tmp_path):
+    nvcc = shutil.which("nvcc")
+    if not nvcc:
+        pytest.skip("nvcc is not on PATH")
+    done = subprocess.run([nvcc, "-x", "cu", "-std=c++17", "-gencode=" + ARCHS[name], "-cubin", "-o", tmp_path / "k.cubin",
+                           TEMPLATES / name], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
