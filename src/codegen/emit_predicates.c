@@ -120,6 +120,18 @@ static void emit_periodic(struct sp_strbuf *out)
     bound(out, "lo");
     bound(out, "hi");
     sp_strbuf_puts(out, "        int at = first;\n"
+                        "        if (step == 0) { // the stride divides 8: all blocks of 8 columns are alike\n"
+                        "            const int span = hi > lo ? hi - lo : 0;\n"
+                        "            const unsigned even = at < width ? span : 0;\n"
+                        "            const unsigned odd = (at + 1 == stride ? 0 : at + 1) < width ? span : 0;\n"
+                        "#pragma unroll\n"
+                        "            for (int block = 0; block < COL_BLOCKS; ++block) {\n"
+                        "                if (static_cast<unsigned>(8 * block - lo) >= even)\n"
+                        "                    score(s, r, block, 0) = -infinity();\n"
+                        "                if (static_cast<unsigned>(8 * block + 1 - lo) >= odd)\n"
+                        "                    score(s, r, block, 1) = -infinity();\n"
+                        "            }\n"
+                        "        } else\n"
                         "#pragma unroll\n"
                         "        for (int block = 0; block < COL_BLOCKS; ++block) {\n"
                         "            const int after = at + 1 == stride ? 0 : at + 1;\n"
