@@ -65,6 +65,7 @@ static int add_node(struct parser *p, struct sp_expr_node node)
         struct sp_expr_node *grown = realloc(expr->nodes, (size_t)capacity * sizeof *grown);
         if (!grown) {
             free(node.args.values);
+            free(node.args.sums);
             return no_memory(p, (size_t)capacity * sizeof *grown);
         }
         expr->nodes = grown;
@@ -233,6 +234,19 @@ static bool parse_arguments(struct parser *p, const struct sp_primitive *primiti
     }
 }
 
+static bool add_up(struct parser *p, struct sp_args *args)
+{
+    size_t bytes = (size_t)args->count * sizeof *args->sums;
+    if (args->count == 0)
+        return true;
+    if (!(args->sums = malloc(bytes)))
+        return no_memory(p, bytes) == 0;
+    uint64_t sum = 0;
+    for (int k = 0; k < args->count; k++)
+        args->sums[k] = (int64_t)(sum += (uint64_t)args->values[k]);
+    return true;
+}
+
 static bool check_arguments(struct parser *p, const char *name, const struct sp_primitive *primitive,
                             const struct sp_args *args)
 {
@@ -270,8 +284,11 @@ static int parse_primitive(struct parser *p)
         p->at++;
         sound = parse_arguments(p, primitive, &node.args);
     }
+    if (sound && primitive->max_args < 0)
+        sound = add_up(p, &node.args);
     if (!sound || !check_arguments(p, name, primitive, &node.args)) {
         free(node.args.values);
+        free(node.args.sums);
         return -1;
     }
     return add_node(p, node);
@@ -380,8 +397,10 @@ void sp_expr_free(struct sp_expr *expr)
 {
     if (!expr)
         return;
-    for (int i = 0; i < expr->count; i++)
+    for (int i = 0; i < expr->count; i++) {
         free(expr->nodes[i].args.values);
+        free(expr->nodes[i].args.sums);
+    }
     free(expr->nodes);
     free(expr->text);
     free(expr);

@@ -216,15 +216,17 @@ static bool documents_check(const struct sp_args *args, const struct sp_shape *s
 
 static void documents_row(struct sp_row_eval *eval, const struct sp_args *args, struct sp_runs *out)
 {
-    struct sp_aff i = sp_row_index(eval), begin = sp_const(0);
-    for (int n = 0; n < args->count; n++) {
-        struct sp_aff end = sp_addc(begin, args->values[n]);
-        if (sp_lt(eval, i, end)) {
-            sp_push_span(eval, out, begin, end);
-            return;
-        }
-        begin = end;
+    int low = 0, high = args->count - 1; /* the first document that ends after the row */
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (args->sums[middle] > eval->row)
+            high = middle;
+        else
+            low = middle + 1;
     }
+    struct sp_aff end = sp_const(args->sums[low]);
+    if (sp_lt(eval, sp_row_index(eval), end)) /* rows stay in the document as long as this holds */
+        sp_push_span(eval, out, sp_const(args->sums[low] - args->values[low]), end);
 }
 
 static uint64_t splitmix(uint64_t *state)

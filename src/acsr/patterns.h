@@ -8,6 +8,7 @@
 /* Arguments as written: numbers in order, where a ';' stood, and the named ones (0 when absent). */
 struct sp_args {
     int64_t *values;
+    int64_t *sums; /* sums[k] = values[0] + ... + values[k], for patterns of any number of values; else NULL */
     int count;
     int split; /* index of the first value after ';', or 0 */
     int64_t dilation, stride;
