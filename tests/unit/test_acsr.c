@@ -172,6 +172,8 @@ static void families_do_not_grow_with_length(void **state)
     } catalogue[] = {
         {"full", 0, 1},
         {"causal", 0, 1},
+        {"strided(3) | strided(5)", 0, 15}, /* irregular rows that repeat every 15 */
+        {"strided(2) - strided(4)", 0, 4},
         {"window(1023, 0)", 0, 2},
         {"window(256)", 0, 3},
         {"dilated(128, 4)", 0, 40},

@@ -341,6 +341,8 @@ static void csr_is_checked(void **state)
     REFUSED(splat_mask_from_csr(late, fine, 2, 8, &mask), SPLAT_INVALID, "indptr");
     REFUSED(splat_mask_from_csr(negative, fine, 2, 8, &mask), SPLAT_INVALID, "indptr");
     REFUSED(splat_mask_from_csr(NULL, fine, 2, 8, &mask), SPLAT_INVALID, "indptr");
+    const int64_t returns[] = {0, 1, 2, 0}; /* no column may be read before all of indptr is known to be sound */
+    REFUSED(splat_mask_from_csr(returns, NULL, 3, 3, &mask), SPLAT_INVALID, "indptr");
     REFUSED(splat_mask_from_csr(good, NULL, 2, 8, &mask), SPLAT_INVALID, "indices");
     assert_null(mask);
 }

@@ -91,6 +91,7 @@ static void arguments_out_of_range(void **state)
     refuse("axial(0)", 1, "0", "from 1 to");
     refuse("grid(2,2,2; 1,1,1)", 1, "8", "64");
     refuse("grid(0, 3)", 1, "W is 0", "from 1 to");
+    refuse("grid(9,1073741824,1073741824; 9,1,1)", 1, "H*W is 1073741824 * 1073741824", "1073741824");
     refuse("butterfly(0)", 1, "0", "from 1 to");
     refuse("checkerboard(0)", 1, "0", "from 1 to");
     refuse("random_blocks(0, 1, 1)", 1, "b is 0", "from 1 to");
