@@ -111,7 +111,7 @@ static void strides_are_checked(void **state)
     BREAK(args.k.head_stride = -1, "k", "head_stride", "-1");
     BREAK(args.v.batch_stride = -8, "v", "batch_stride", "-8");
     BREAK(args.o.row_stride = -16, "o", "row_stride", "-16");
-    BREAK(args.o.row_stride = 8, "o", "row_stride", "8", "16"); /* rows of o would overlap */
+    BREAK(args.o.row_stride = 8, "o", "row_stride", "8", "16");    /* rows of o would overlap */
     BREAK(args.o.head_stride = args.o.row_stride, "o", "overlap"); /* row 1 of a head is row 0 of the next */
     BREAK(args.lse_batch_stride = args.lse_head_stride, "lse", "overlap");
     BREAK(args.lse_batch_stride = -1, "lse_batch_stride", "-1");
