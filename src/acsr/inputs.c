@@ -367,7 +367,35 @@ static void pack_bytes(const uint8_t *bytes, int64_t kv_len, uint64_t *packed)
     }
 }
 
-enum splat_status sp_acsr_from_bytes(const uint8_t *bytes, int64_t q_len, int64_t kv_len, int64_t row_stride,
+/* Where rows of packed bits come from: `array` and its row stride in bytes, or a callback. */
+struct packed_input {
+    const uint8_t *array;
+    int64_t row_stride;
+    splat_mask_fn allowed;
+    void *user;
+};
+
+static void read_bytes(const struct packed_input *input, int64_t i, struct rows *r)
+{
+    pack_bytes(input->array + i * input->row_stride, r->kv_len, r->packed);
+}
+
+static void read_bits(const struct packed_input *input, int64_t i, struct rows *r)
+{
+    memcpy(r->packed, input->array + i * input->row_stride, (size_t)(r->kv_len + 7) / 8);
+    if (r->kv_len % 64)
+        r->packed[r->words - 1] &= ~0ull >> (64 - r->kv_len % 64);
+}
+
+static void read_callback(const struct packed_input *input, int64_t i, struct rows *r)
+{
+    memset(r->packed, 0, (size_t)r->words * sizeof *r->packed);
+    for (int64_t j = 0; j < r->kv_len; j++)
+        r->packed[j / 64] |= (uint64_t)(input->allowed(i, j, input->user) != 0) << (j % 64);
+}
+
+static enum splat_status from_packed(void (*read)(const struct packed_input *, int64_t, struct rows *),
+                                     const struct packed_input *input, int64_t q_len, int64_t kv_len,
                                      splat_acsr **acsr)
 {
     struct rows r;
@@ -375,42 +403,31 @@ enum splat_status sp_acsr_from_bytes(const uint8_t *bytes, int64_t q_len, int64_
     if (status == SPLAT_OK)
         status = rows_packed(&r);
     for (int64_t i = 0; i < q_len && status == SPLAT_OK && !r.failed; i++) {
-        pack_bytes(bytes + i * row_stride, kv_len, r.packed);
+        read(input, i, &r);
         take_packed(&r, i);
     }
     return rows_finish(&r, status, acsr);
+}
+
+enum splat_status sp_acsr_from_bytes(const uint8_t *bytes, int64_t q_len, int64_t kv_len, int64_t row_stride,
+                                     splat_acsr **acsr)
+{
+    struct packed_input input = {.array = bytes, .row_stride = row_stride};
+    return from_packed(read_bytes, &input, q_len, kv_len, acsr);
 }
 
 enum splat_status sp_acsr_from_bits(const uint8_t *bits, int64_t q_len, int64_t kv_len, int64_t row_stride,
                                     splat_acsr **acsr)
 {
-    struct rows r;
-    enum splat_status status = rows_init(&r, q_len, kv_len);
-    if (status == SPLAT_OK)
-        status = rows_packed(&r);
-    for (int64_t i = 0; i < q_len && status == SPLAT_OK && !r.failed; i++) {
-        memcpy(r.packed, bits + i * row_stride, (size_t)(kv_len + 7) / 8);
-        if (kv_len % 64)
-            r.packed[r.words - 1] &= ~0ull >> (64 - kv_len % 64);
-        take_packed(&r, i);
-    }
-    return rows_finish(&r, status, acsr);
+    struct packed_input input = {.array = bits, .row_stride = row_stride};
+    return from_packed(read_bits, &input, q_len, kv_len, acsr);
 }
 
 enum splat_status sp_acsr_from_callback(splat_mask_fn allowed, void *user, int64_t q_len, int64_t kv_len,
                                         splat_acsr **acsr)
 {
-    struct rows r;
-    enum splat_status status = rows_init(&r, q_len, kv_len);
-    if (status == SPLAT_OK)
-        status = rows_packed(&r);
-    for (int64_t i = 0; i < q_len && status == SPLAT_OK && !r.failed; i++) {
-        memset(r.packed, 0, (size_t)r.words * sizeof *r.packed);
-        for (int64_t j = 0; j < kv_len; j++)
-            r.packed[j / 64] |= (uint64_t)(allowed(i, j, user) != 0) << (j % 64);
-        take_packed(&r, i);
-    }
-    return rows_finish(&r, status, acsr);
+    struct packed_input input = {.allowed = allowed, .user = user};
+    return from_packed(read_callback, &input, q_len, kv_len, acsr);
 }
 
 enum splat_status sp_acsr_from_blocks(const uint8_t *blocks, int64_t q_len, int64_t kv_len, int64_t block_rows,
