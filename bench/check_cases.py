@@ -251,6 +251,50 @@ def one_tile_shape(env, n, table, dim, rows, cols):
     return 1
 
 
+# ---- Views ----
+
+VIEW_MASKS = ("strided(5)", "dilated(40, 3)", "causal & (window(20, 0) | strided(32))", "causal & (blocks(32) | comb(32, 8))",
+              "comb(48, 5) - window(9)", "axial(24)", "grid(32, 5)", "grid(30, 7)", "swin(32, 8, 4)", "checkerboard(24)",
+              "strided(6) | strided(9)", "~strided(7)", "causal & ~comb(40, 16)")
+LAYOUTS_TRIED = 8
+
+
+def views(dim, family):
+    """Every layout that a mask suggests; lengths that do and do not fit the lattice. "portable" forces a tile shape that
+    only the portable kernel has."""
+    tile = {"tile_rows": 128, "tile_cols": 32} if family == "portable" else {}
+
+    def group(env):
+        ran = 0
+        for q_len, kv_len in ((768, 768), (700, 651)) if env.quick else ((768, 768), (700, 651), (333, 720), (2048, 2048)):
+            for expression in VIEW_MASKS:
+                ran += views_of(env, dim, tile, expression, q_len, kv_len)
+        env.check(f"views run at D {dim}, {family}", lambda: [] if ran >= 40 else [f"only {ran} layouts with views ran"])
+    return group
+
+
+def views_of(env, dim, tile, expression, q_len, kv_len):
+    try:
+        mask = env.lib.expression(expression, q_len, kv_len)
+    except splat_ctypes.SplatError:
+        return 0  # wants other lengths
+    allowed = torch.tensor([list(row) for row in mask.rows(range(q_len))], dtype=torch.bool)
+    q, k, v = env.qkv(BF16, dim, q_len=q_len, kv_len=kv_len)
+    v[:, :, kv_len // 2] = float("nan")  # for the rows that may see it alone
+    ran = 0
+    for layout in range(2, LAYOUTS_TRIED):
+        try:
+            kernel = env.compile(mask, q, k, v, layout=layout, **tile)
+        except splat_ctypes.SplatError as error:
+            if error.status != splat_ctypes.UNSUPPORTED:
+                env.failures.append(f"{expression} layout {layout}: {error}")
+            continue
+        ran += 1
+        env.check(f"{expression} {q_len} x {kv_len} layout {layout} D {dim} {tile}", env.compare, mask, allowed, q, k, v,
+                  kernel=kernel, lse=ran % 2 == 0)
+    return ran
+
+
 GROUPS = [(f"suite8192_{name}_d{dim}", suite_at_8192(dtype, dim), False)
           for dtype, name in ((FP16, "fp16"), (BF16, "bf16")) for dim in (64, 128)]
 GROUPS += [(f"suite_small_{name}_d{dim}", suite_small(dtype, dim), False)
@@ -258,3 +302,4 @@ GROUPS += [(f"suite_small_{name}_d{dim}", suite_small(dtype, dim), False)
 GROUPS += [(f.__name__, f, False) for f in (lengths, head_dims, grouped_heads, layouts, unequal_lengths, head_masks,
                                             empty_rows, random_bytes, same_mask_other_source, nonfinite, low_scores,
                                             tile_shapes)]
+GROUPS += [(f"views_d{dim}_{family}", views(dim, family), False) for dim in (64, 128) for family in ("default", "portable")]

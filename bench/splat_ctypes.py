@@ -23,16 +23,21 @@ I32, I64, SIZE, PTR, DOUBLE = C.c_int, C.c_int64, C.c_size_t, C.c_void_p, C.c_do
 
 LogFn = C.CFUNCTYPE(None, I32, C.c_char_p, PTR)
 WriteFn = C.CFUNCTYPE(I32, PTR, SIZE, PTR)
-TileFn = C.CFUNCTYPE(I32, I64, I64, I64, I64, I64, I32, C.c_char_p, PTR)
-
-
 class Run(C.Structure):
     _fields_ = [(n, C.c_int32) for n in ("start", "stride", "count", "width")]
 
 
+class Stretch(C.Structure):
+    _fields_ = [("pass_", I64), ("row_tile", I64), ("rows", Run), ("columns", Run), ("tiles", I64), ("kind", I32),
+                ("predicate", C.c_char_p)]
+
+
+TileFn = C.CFUNCTYPE(I32, C.POINTER(Stretch), PTR)
+
+
 class Options(C.Structure):
     _fields_ = [("struct_size", SIZE), ("dtype", I32), ("device", I32), ("arch", I32)] + [
-        (n, I64) for n in ("head_dim", "value_dim", "batch", "heads", "kv_heads", "tile_rows", "tile_cols")]
+        (n, I64) for n in ("head_dim", "value_dim", "batch", "heads", "kv_heads", "tile_rows", "tile_cols", "layout")]
 
 
 class PlanInfo(C.Structure):
@@ -295,11 +300,11 @@ class Splat:
 
     def tiles_by_predicate(self, plan, mask_index=0):
         """{predicate name: tiles} of one distinct mask; FULL tiles count under "none"."""
-        info, counts = self.plan_info(plan), {}
+        counts = {}
 
-        def visit(_pass, _row0, _rows, _col0, cols, _kind, predicate, _user):
-            name = predicate.decode()
-            counts[name] = counts.get(name, 0) + -(-cols // info["tile_cols"])
+        def visit(stretch, _user):
+            name = stretch[0].predicate.decode()
+            counts[name] = counts.get(name, 0) + stretch[0].tiles
             return 0
 
         self.check(self.c.splat_plan_visit_tiles(plan, mask_index, TileFn(visit), None))

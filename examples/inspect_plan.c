@@ -18,16 +18,16 @@ static void check(enum splat_status status)
 }
 
 /* Called for every stretch of equal tiles. This one prints those of the first four row tiles. */
-static int print_tiles(int64_t pass, int64_t row0, int64_t rows, int64_t col0, int64_t cols,
-                       enum splat_tile_kind kind, const char *predicate, void *user)
+static int print_tiles(const splat_tile_stretch *stretch, void *user)
 {
-    (void)pass;
     (void)user;
-    if (row0 < 4 * rows)
-        printf("  rows %4lld..%-4lld columns %4lld..%-4lld %s%s%s\n", (long long)row0, (long long)(row0 + rows - 1),
-               (long long)col0, (long long)(col0 + cols - 1),
-               kind == SPLAT_TILE_FULL ? "full" : "partial: ", kind == SPLAT_TILE_FULL ? "" : predicate,
-               kind == SPLAT_TILE_FULL ? "" : " test in the kernel");
+    const splat_acsr_run *rows = &stretch->rows, *columns = &stretch->columns;
+    if (stretch->row_tile < 4 && rows->count == 1 && columns->count == 1)
+        printf("  rows %4d..%-4d columns %4d..%-4d %s%s%s\n", rows->start, rows->start + rows->width - 1,
+               columns->start, columns->start + columns->width - 1,
+               stretch->kind == SPLAT_TILE_FULL ? "full" : "partial: ",
+               stretch->kind == SPLAT_TILE_FULL ? "" : stretch->predicate,
+               stretch->kind == SPLAT_TILE_FULL ? "" : " test in the kernel");
     return 0; /* go on */
 }
 

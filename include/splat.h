@@ -202,6 +202,9 @@ typedef struct splat_options {
     /* Force a tile shape (rows x columns) instead of the cheapest: 0 = choose. SPLAT_UNSUPPORTED when the tune table
      * has no such row. */
     int64_t tile_rows, tile_cols;
+    /* Force how the mask is laid out in views and passes: 0 = the cheapest, 1 = token order, more = the others that the
+     * mask suggests, as splatc explain numbers them. SPLAT_UNSUPPORTED when there is none of that number. */
+    int64_t layout;
 } splat_options;
 
 SPLAT_API void splat_options_init(splat_options *options);
@@ -243,11 +246,22 @@ SPLAT_API enum splat_status splat_plan_candidate(const splat_plan *plan, int64_t
 
 enum splat_tile_kind { SPLAT_TILE_FULL = 0, SPLAT_TILE_PARTIAL = 1 };
 
-/* Calls `visit` for every stretch of equal tiles of distinct mask `mask_index`, pass by pass, row tile by row tile:
- * rows [row0, row0 + rows) x columns [col0, col0 + cols), made of whole tiles except at the mask's edges. A
- * non-zero return stops the walk. `predicate` names the predicate of PARTIAL tiles; it is "none" for FULL ones. */
-typedef int (*splat_tile_fn)(int64_t pass, int64_t row0, int64_t rows, int64_t col0, int64_t cols,
-                             enum splat_tile_kind kind, const char *predicate, void *user);
+/* A stretch of equal tiles: the queries and the keys that they take, as runs of rows and of columns of the mask. In token
+ * order both are one block; under other views they are boxes, such as every fourth token or a patch of an image. */
+typedef struct splat_tile_stretch {
+    int64_t pass;               /* launch it belongs to */
+    int64_t row_tile;           /* numbers the row tiles of the pass */
+    splat_acsr_run rows;        /* of the row tile */
+    splat_acsr_run columns;     /* of all its tiles together */
+    int64_t tiles;
+    enum splat_tile_kind kind;
+    const char *predicate;      /* its name, for PARTIAL tiles; "none" for FULL ones */
+} splat_tile_stretch;
+
+/* Calls `visit` for every stretch of equal tiles of distinct mask `mask_index`, pass by pass, row tile by row tile. A
+ * non-zero return stops the walk. Every allowed pair is computed once; where the mask is split into parts, tiles of
+ * different parts may overlap, and each computes its own part's pairs. */
+typedef int (*splat_tile_fn)(const splat_tile_stretch *stretch, void *user);
 SPLAT_API enum splat_status splat_plan_visit_tiles(const splat_plan *plan, int64_t mask_index,
                                                    splat_tile_fn visit, void *user);
 
@@ -360,7 +374,8 @@ SPLAT_API void splat_attention_args_init(splat_attention_args *args);
 SPLAT_API splat_tensor splat_tensor_bhsd(void *data, int64_t heads, int64_t rows, int64_t dim);
 SPLAT_API splat_tensor splat_tensor_bshd(void *data, int64_t heads, int64_t rows, int64_t dim);
 
-/* Workspace a run with these batch and head counts needs. */
+/* Workspace a run with these batch and head counts needs: none, unless the plan takes several launches and runs on the
+ * GPU; then a float for each row, which is read only when args->lse is NULL. */
 SPLAT_API enum splat_status splat_workspace_bytes(const splat_kernel *kernel, int64_t batch, int64_t heads,
                                                   size_t *bytes);
 

@@ -7,6 +7,8 @@
 
 // ---- The plan ----
 
+// LATTICE: tiles may walk the sequence otherwise than token by token. MERGE: launches may merge into earlier ones' results.
+
 // The kinds of predicate, numbered as enum sp_pred_kind, and which of them this kernel knows.
 enum PredicateKind { PRED_NONE, PRED_LOWER, PRED_UPPER, PRED_BOUNDS, PRED_TABLE, PRED_PERIODIC, PRED_BITS };
 constexpr bool HAS_PARTIAL = (PREDICATE_MASK & ~1u) != 0;
@@ -25,13 +27,85 @@ struct alignas(16) sp_predicate {
     int hi_slope, hi_offset;
     int stride, width;
     int phase_slope, phase_offset;
-    int table;
-    int reserved[3];
 };
 
 // Bytes of a row of a tile's bitmask.
 constexpr int BITS_ROW_BYTES = TILE_COLS / 8;
-static_assert(sizeof(sp_predicate) == 48, "three chunks");
+static_assert(sizeof(sp_predicate) == 32, "two chunks");
+
+// What a PARTIAL tile needs to know: its predicate, bounds table or bitmask.
+constexpr int TABLE_BYTES = HAS_TABLE ? 8 * TILE_ROWS : 0;
+constexpr int BITS_BYTES = HAS_BITS ? TILE_ROWS * BITS_ROW_BYTES : 0;
+constexpr int WORDS_BYTES = TABLE_BYTES > BITS_BYTES ? TABLE_BYTES : BITS_BYTES;
+constexpr int MASK_BYTES = WORDS_BYTES > static_cast<int>(sizeof(sp_predicate)) ? WORDS_BYTES
+                                                                                 : static_cast<int>(sizeof(sp_predicate));
+
+// Where in global memory that is for predicate, table or bitmask `number`, and how many bytes of it.
+__device__ __forceinline__ const char *mask_data(const sp_launch_args &args, int kind, sp_i64 number, int &bytes)
+{
+    const void *from = args.predicates;
+    bytes = static_cast<int>(sizeof(sp_predicate));
+    if (HAS_TABLE && kind == PRED_TABLE) {
+        from = args.table;
+        bytes = TABLE_BYTES;
+    }
+    if (HAS_BITS && kind == PRED_BITS) {
+        from = args.bits;
+        bytes = BITS_BYTES;
+    }
+    return static_cast<const char *>(from) + number * bytes;
+}
+
+// ---- Positions and tokens ----
+
+// Where a tile begins under a view: the first token's place in the grid, and the step from one grid row to the next.
+struct Place {
+    int x, y;
+    int longer; // 1: the zone has a grid row that is not complete elsewhere
+};
+
+__device__ __forceinline__ Place place_of(const sp_launch_view &view, int position)
+{
+    const int zone = position / view.pitch;
+    Place place;
+    place.x = zone << view.c_log2;
+    place.y = (position - zone * view.pitch) >> view.c_log2;
+    place.longer = place.x + (1 << view.c_log2) <= view.rest;
+    return place;
+}
+
+// The token of row `row` of a tile, or a number beyond every length where there is none.
+__device__ __forceinline__ int token_of(const sp_launch_view &view, const Place &place, int row)
+{
+    const int x = place.x + (row & ((1 << view.c_log2) - 1));
+    return x < view.n0 ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
+}
+
+// The query of row `row` of a row tile.
+struct RowMap {
+    const sp_launch_view *view;
+    Place place;
+    int first; // without views
+};
+
+__device__ __forceinline__ RowMap map_rows(const sp_launch_args &args, int tile)
+{
+    RowMap map;
+    map.first = tile * TILE_ROWS;
+    if constexpr (LATTICE) {
+        map.view = &args.row_view;
+        map.place = place_of(args.row_view, map.first);
+    }
+    return map;
+}
+
+__device__ __forceinline__ int query_of(const RowMap &map, int row)
+{
+    if constexpr (LATTICE)
+        return token_of(*map.view, map.place, row);
+    else
+        return map.first + row;
+}
 
 // ---- What a thread holds ----
 
@@ -60,6 +134,15 @@ __device__ __forceinline__ unsigned pack(float low, float high)
         return pack_f16(low, high);
 }
 
+// Half e of a word as fp32.
+__device__ __forceinline__ float unpack(unsigned pair, int e)
+{
+    if constexpr (IS_BF16)
+        return __int_as_float(static_cast<int>(e ? pair & 0xffff0000u : pair << 16));
+    else
+        return unpack_f16(pair, e);
+}
+
 // Bit 15 of each half that is inf or NaN: adding the lowest exponent bit to a full exponent carries into it.
 __device__ __forceinline__ unsigned nonfinite_bits(unsigned pair)
 {
@@ -71,10 +154,10 @@ __device__ __forceinline__ unsigned nonfinite_bits(unsigned pair)
 
 // A PARTIAL tile as a thread sees it.
 struct MaskTile {
-    MaskSource source; // its struct sp_predicate, and its bounds table or bitmask
+    MaskSource source; // its struct sp_predicate, bounds table or bitmask
     int tile_row;      // the thread's first row within the tile; the others are 8, 16 and 24 further
-    int row;           // the same row within the mask
-    int column;        // the thread's first column within the mask; the others are 8 * block + e further
+    int row;           // the same row's position
+    int column;        // the position of the thread's first column; the others are 8 * block + e further
 };
 
 constexpr int THREAD_ROWS = 2 * ROW_BLOCKS;
@@ -188,6 +271,30 @@ __device__ __forceinline__ void pack_weights(const Scores &s, Weights &p)
                 const float(&pair)[4] = s[b][2 * step + x / 2];
                 p[step][b][x] = pack(pair[2 * (x % 2)], pair[2 * (x % 2) + 1]);
             }
+}
+
+// ---- Results of several launches ----
+
+// Brings what the launches before left for a query into this one's: o, not yet divided by `sum`, becomes the final
+// output, lse the joint log-sum-exp. `before` is theirs, `old` the query's outputs at this thread's first column. A weight
+// that is 0 must not meet an infinity.
+template <int HALF>
+__device__ __forceinline__ float merge_row(Outputs &o, int b, float sum, float lse, float before, const unsigned *old)
+{
+    const float top = fmaxf(lse, before), base = top == -infinity() ? 0.0f : top;
+    const float mine = exp2_approx((lse - base) * 1.44269504f), theirs = exp2_approx((before - base) * 1.44269504f);
+    const float total = mine + theirs, scale = total == 0.0f ? 0.0f : 1.0f / total;
+    const float own = sum == 0.0f ? 0.0f : mine * scale / sum, other = theirs * scale;
+#pragma unroll
+    for (int block = 0; block < VALUE_BLOCKS; ++block) {
+        const unsigned pair = other == 0.0f ? 0u : old[4 * block];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            float &x = o[b][block][2 * HALF + e];
+            x = (own == 0.0f ? 0.0f : x * own) + (other == 0.0f ? 0.0f : unpack(pair, e) * other);
+        }
+    }
+    return total == 0.0f ? -infinity() : base + log2_approx(total) * 0.693147181f;
 }
 
 // ---- Values that are inf or NaN ----

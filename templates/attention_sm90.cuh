@@ -1,6 +1,6 @@
 // Fused attention forward for Hopper: the contract of attention_sm80.cuh, by bulk tensor copies and warpgroup products.
 //
-// Takes struct sp_launch_args and the tensor maps of q, k and v. A block has one producer warpgroup and one consumer
+// Takes struct sp_launch_args and the tensor maps of q, k and v under the plan's views. A block has one producer warpgroup and one consumer
 // warpgroup for each 64 rows of its row tile. One thread of the producer keeps copies of k and v under way, two stages each;
 // its three other warps look through the v of PARTIAL tiles for inf and NaN. A consumer multiplies q k^T of tile t + 1 while
 // p v of tile t is under way, and does the softmax of t + 1 under p v of t; consumers take turns in issuing products, so that
@@ -41,6 +41,8 @@ constexpr int K_BYTES = HEAD_PANELS * TILE_COLS * 128;
 constexpr int V_BYTES = VALUE_PANELS * TILE_COLS * 128;
 constexpr int O_PITCH = VALUE_PANELS * 128; // of a row of results on its way out
 constexpr bool TURNS = GROUPS > 1 && VALUE_DIM <= 128;
+constexpr int VIEWS = LATTICE ? 2 : 1;      // of the columns
+constexpr int LENGTHS = LATTICE ? 2 : 1;    // of a view's zones: whole grid rows, and one more
 
 // Barriers: q, k and v have landed (FULL) or been used (EMPTY), and v has been looked through.
 enum Barrier {
@@ -59,35 +61,20 @@ enum Name { TURN = 1, ALL_CONSUMERS = TURN + 3 };
 
 constexpr int CHECKERS = 3; // warps that look through v
 
-// Where things lie, from the first multiple of 1024 in shared memory. Results leave through memory of their own, or, where that
-// does not fit, through that of q.
-constexpr int K_OFFSET = Q_BYTES;
-constexpr int V_OFFSET = K_OFFSET + STAGES * K_BYTES;
-constexpr int O_OFFSET = O_IN_Q ? 0 : V_OFFSET + STAGES * V_BYTES;
-constexpr int BARRIER_OFFSET = V_OFFSET + STAGES * V_BYTES + (O_IN_Q ? 0 : TILE_ROWS * O_PITCH);
-constexpr int FLAG_OFFSET = BARRIER_OFFSET + 8 * BARRIERS;
-constexpr int LAYOUT_BYTES = FLAG_OFFSET + 4 * STAGES * CHECKERS + 1024;
-
-static_assert(TILE_ROWS % 64 == 0 && GROUPS <= 3, "64 rows a consumer, at most three");
-static_assert(TILE_COLS % 32 == 0 && TILE_COLS <= 256, "a row of a bitmask is whole words");
-static_assert(HEAD_DIM % 8 == 0 && VALUE_DIM % 8 == 0, "rows are whole chunks");
-static_assert(!O_IN_Q || VALUE_PANELS <= HEAD_PANELS, "results fit the memory of q");
-static_assert(LAYOUT_BYTES == SHARED_BYTES, "host and kernel agree on the shared memory");
-
 // ---- Where a tile's data is ----
 
 struct MaskSource {
-    const unsigned *predicate, *words; // in global memory: few, and read by all
+    unsigned address; // in shared memory
 };
 
 __device__ __forceinline__ int predicate_word(const MaskSource &source, int index)
 {
-    return static_cast<int>(load_constant_u32(source.predicate + index));
+    return static_cast<int>(load_shared_u32(source.address + 4 * index));
 }
 
 __device__ __forceinline__ unsigned mask_word(const MaskSource &source, int byte)
 {
-    return load_constant_u32(source.words + byte / 4);
+    return load_shared_u32(source.address + byte);
 }
 
 // Shared address of chunk `chunk` (8 elements) of a row of a swizzled tile of ROWS rows.
@@ -105,8 +92,32 @@ __device__ __forceinline__ unsigned value_address(unsigned v_tile, int key, int 
 #include "attention_common.cuh"
 // splat:end
 
+// ---- Shared memory ----
+
+// Where things lie, from the first multiple of 1024 in shared memory. Results leave through memory of their own, or, where that
+// does not fit, through that of q.
+constexpr int K_OFFSET = Q_BYTES;
+constexpr int V_OFFSET = K_OFFSET + STAGES * K_BYTES;
+constexpr int O_OFFSET = O_IN_Q ? 0 : V_OFFSET + STAGES * V_BYTES;
+constexpr int MASK_OFFSET = V_OFFSET + STAGES * V_BYTES + (O_IN_Q ? 0 : TILE_ROWS * O_PITCH);
+constexpr int BARRIER_OFFSET = MASK_OFFSET + 2 * STAGES * MASK_BYTES;
+constexpr int FLAG_OFFSET = BARRIER_OFFSET + 8 * BARRIERS;
+constexpr int LAYOUT_BYTES = FLAG_OFFSET + 4 * STAGES * CHECKERS + 1024;
+
+static_assert(TILE_ROWS % 64 == 0 && GROUPS <= 3, "64 rows a consumer, at most three");
+static_assert(TILE_COLS % 32 == 0 && TILE_COLS <= 256, "a row of a bitmask is whole words");
+static_assert(HEAD_DIM % 8 == 0 && VALUE_DIM % 8 == 0, "rows are whole chunks");
+static_assert(!O_IN_Q || VALUE_PANELS <= HEAD_PANELS, "results fit the memory of q");
+static_assert(LAYOUT_BYTES == SHARED_BYTES, "host and kernel agree on the shared memory");
+
 struct alignas(64) TensorMap {
     char bytes[128];
+};
+
+// The tensors as a row view and the column views see them, [batch, heads, y, x, dim] with boxes of one tile, for zones of
+// whole grid rows and for zones with one grid row more. Without views, [batch, heads, 1, rows, dim].
+struct TensorMaps {
+    TensorMap q[LENGTHS], k[VIEWS][LENGTHS], v[VIEWS][LENGTHS];
 };
 
 // ---- Products ----
@@ -154,14 +165,19 @@ __device__ __forceinline__ int item_count(const sp_launch_args &args)
     return args.row_tile_count * args.batch * args.heads;
 }
 
-// The column tile at hand. Moves through the segments of a row tile in order. What only masking needs is read again from the
-// segment: registers are dearer than a cached load.
+// The column tile at hand. Moves through the segments of a row tile in order.
 struct Cursor {
     int segment, end; // the one it is in, and the end of the row tile's
     int left;         // tiles left in the segment, this one included
-    int column;       // first column of the tile
-    bool partial;     // needs a predicate
+    int column;       // position of the tile's first column
+    int code;         // view, step and kind
+    int mask;         // number of its predicate, table or bitmask
 };
+
+__device__ __forceinline__ int kind_of(const Cursor &cursor)
+{
+    return HAS_PARTIAL ? cursor.code & 15 : static_cast<int>(PRED_NONE);
+}
 
 __device__ __forceinline__ sp_segment segment_of(const Cursor &cursor, const sp_launch_args &args)
 {
@@ -173,7 +189,8 @@ __device__ __forceinline__ void enter_segment(Cursor &cursor, const sp_launch_ar
     const sp_segment s = segment_of(cursor, args);
     cursor.left = s.count;
     cursor.column = s.first * TILE_COLS;
-    cursor.partial = HAS_PARTIAL && (s.code & 15) != PRED_NONE;
+    cursor.code = s.code;
+    cursor.mask = s.predicate;
 }
 
 __device__ __forceinline__ Cursor first_tile(const sp_launch_args &args, const sp_row_tile &row_tile)
@@ -190,6 +207,7 @@ __device__ __forceinline__ bool next_tile(Cursor &cursor, const sp_launch_args &
 {
     if (--cursor.left > 0) {
         cursor.column += TILE_COLS;
+        cursor.mask += cursor.code >> 4 & 1;
         return true;
     }
     if (++cursor.segment == cursor.end)
@@ -226,6 +244,12 @@ __device__ __forceinline__ unsigned v_stage(unsigned shared, int n)
     return shared + V_OFFSET + stage_of(n) * V_BYTES;
 }
 
+// A mask is used until after its k has been let go; with twice the stages, it is not overwritten before its v has been.
+__device__ __forceinline__ unsigned mask_stage(unsigned shared, int n)
+{
+    return shared + MASK_OFFSET + n % (2 * STAGES) * MASK_BYTES;
+}
+
 __device__ __forceinline__ void init_barriers(unsigned shared)
 {
     barrier_init(barrier_at(shared, Q_FULL), 1);
@@ -249,23 +273,45 @@ __device__ __forceinline__ void release(unsigned barrier)
 
 // ---- Producer ----
 
-// Starts the copy of ROWS rows from `row` on, panel by panel.
+// Starts the copy of ROWS rows from position `row` on, panel by panel; the barrier must expect their bytes.
 template <int PANELS, int ROWS>
-__device__ __forceinline__ void copy_tile(unsigned to, const TensorMap &map, unsigned barrier, int row, int head, int batch)
+__device__ __forceinline__ void copy_tile(unsigned to, const TensorMap (&maps)[LENGTHS], const sp_launch_view &view,
+                                          unsigned barrier, int row, int head, int batch)
 {
-    barrier_expect(barrier, PANELS * ROWS * 128);
+    const TensorMap *map = &maps[0];
+    int x = row, y = 0;
+    if constexpr (LATTICE) {
+        const Place place = place_of(view, row);
+        map = &maps[place.longer];
+        x = place.x;
+        y = place.y;
+    }
 #pragma unroll
     for (int panel = 0; panel < PANELS; ++panel)
-        copy_tensor(to + panel * ROWS * 128, &map, barrier, 64 * panel, row, 0, head, batch);
+        copy_tensor(to + panel * ROWS * 128, map, barrier, 64 * panel, x, y, head, batch);
+}
+
+// The n-th tile's k, and what it needs to know if it is PARTIAL.
+__device__ __forceinline__ void copy_keys(const sp_launch_args &args, const TensorMaps &maps, unsigned shared, int n,
+                                          const Cursor &cursor, int head, int batch)
+{
+    const int view = LATTICE ? cursor.code >> 8 : 0, kind = kind_of(cursor);
+    const unsigned barrier = barrier_at(shared, K_FULL + stage_of(n));
+    int bytes = 0;
+    const char *mask = mask_data(args, kind, cursor.mask, bytes);
+    barrier_wait(barrier_at(shared, K_EMPTY + stage_of(n)), phase_of(n) ^ 1);
+    barrier_expect(barrier, K_BYTES + (kind != PRED_NONE ? bytes : 0));
+    copy_tile<HEAD_PANELS, TILE_COLS>(k_stage(shared, n), maps.k[view], args.column_views[view], barrier, cursor.column,
+                                      head, batch);
+    if (kind != PRED_NONE)
+        copy_bulk(mask_stage(shared, n), mask, bytes, barrier);
 }
 
 // One thread: k runs one tile ahead of v.
-__device__ __forceinline__ void produce(const sp_launch_args &args, const TensorMap &q_map, const TensorMap &k_map,
-                                        const TensorMap &v_map, unsigned shared)
+__device__ __forceinline__ void produce(const sp_launch_args &args, const TensorMaps &maps, unsigned shared)
 {
-    prefetch_map(&q_map);
-    prefetch_map(&k_map);
-    prefetch_map(&v_map);
+    for (int map = 0; map < static_cast<int>(sizeof(TensorMaps) / sizeof(TensorMap)); ++map)
+        prefetch_map(&maps.q[0] + map);
     int n = 0, uses_of_q = 0;
     for (int round = 0; item_index(round) < item_count(args); ++round) {
         const Work work = find_work(args, item_index(round));
@@ -273,25 +319,22 @@ __device__ __forceinline__ void produce(const sp_launch_args &args, const Tensor
             continue;
         const int batch = work.pair / args.heads, head = work.pair % args.heads, kv_head = head / args.group;
         Cursor cursor = first_tile(args, work.row_tile);
-        barrier_wait(barrier_at(shared, K_EMPTY + stage_of(n)), phase_of(n) ^ 1);
-        copy_tile<HEAD_PANELS, TILE_COLS>(k_stage(shared, n), k_map, barrier_at(shared, K_FULL + stage_of(n)),
-                                          cursor.column, kv_head, batch);
+        copy_keys(args, maps, shared, n, cursor, kv_head, batch);
         barrier_wait(barrier_at(shared, Q_EMPTY), uses_of_q % 2 ^ 1);
-        copy_tile<HEAD_PANELS, TILE_ROWS>(shared, q_map, barrier_at(shared, Q_FULL), work.row_tile.tile * TILE_ROWS,
-                                          head, batch);
+        barrier_expect(barrier_at(shared, Q_FULL), Q_BYTES);
+        copy_tile<HEAD_PANELS, TILE_ROWS>(shared, maps.q, args.row_view, barrier_at(shared, Q_FULL),
+                                          work.row_tile.tile * TILE_ROWS, head, batch);
         ++uses_of_q;
         bool more;
         do {
-            const int column = cursor.column;
+            const int column = cursor.column, view = LATTICE ? cursor.code >> 8 : 0;
+            const unsigned barrier = barrier_at(shared, V_FULL + stage_of(n));
             more = next_tile(cursor, args);
-            if (more) {
-                barrier_wait(barrier_at(shared, K_EMPTY + stage_of(n + 1)), phase_of(n + 1) ^ 1);
-                copy_tile<HEAD_PANELS, TILE_COLS>(k_stage(shared, n + 1), k_map,
-                                                  barrier_at(shared, K_FULL + stage_of(n + 1)), cursor.column, kv_head,
-                                                  batch);
-            }
+            if (more)
+                copy_keys(args, maps, shared, n + 1, cursor, kv_head, batch);
             barrier_wait(barrier_at(shared, V_EMPTY + stage_of(n)), phase_of(n) ^ 1);
-            copy_tile<VALUE_PANELS, TILE_COLS>(v_stage(shared, n), v_map, barrier_at(shared, V_FULL + stage_of(n)), column,
+            barrier_expect(barrier, V_BYTES);
+            copy_tile<VALUE_PANELS, TILE_COLS>(v_stage(shared, n), maps.v[view], args.column_views[view], barrier, column,
                                                kv_head, batch);
             ++n;
         } while (more);
@@ -316,7 +359,7 @@ __device__ __forceinline__ void check_values(const sp_launch_args &args, unsigne
         Cursor cursor = first_tile(args, work.row_tile);
         do {
             barrier_wait(barrier_at(shared, V_FULL + stage_of(n)), phase_of(n));
-            if (cursor.partial) {
+            if (kind_of(cursor) != PRED_NONE) {
                 unsigned found = 0;
 #pragma unroll 2
                 for (int chunk = 32 * checker + lane; chunk < V_BYTES / 16; chunk += 32 * CHECKERS) {
@@ -350,29 +393,15 @@ __device__ __forceinline__ void pass_turn(int group)
         named_arrive(TURN + (group + 1) % GROUPS, 256);
 }
 
-__device__ __forceinline__ void mask_scores(const sp_launch_args &args, const Cursor &cursor, int first_row, int tile_row,
-                                            Scores &s)
+__device__ __forceinline__ void mask_scores(unsigned shared, int n, const Cursor &cursor, int first_row, int tile_row, Scores &s)
 {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const sp_segment segment = segment_of(cursor, args);
-    const int kind = segment.code & 15;
-    const sp_predicate *predicate = static_cast<const sp_predicate *>(args.predicates) + segment.predicate;
     MaskTile tile;
-    tile.source.predicate = reinterpret_cast<const unsigned *>(predicate);
-    tile.source.words = nullptr;
-    if constexpr (HAS_TABLE)
-        if (kind == PRED_TABLE)
-            tile.source.words = static_cast<const unsigned *>(args.table) + predicate->table;
-    if constexpr (HAS_BITS)
-        if (kind == PRED_BITS) {
-            const int number = predicate->table + (segment.code >> 4 & 1) * (segment.count - cursor.left);
-            tile.source.words =
-                static_cast<const unsigned *>(args.bits) + number * sp_i64(TILE_ROWS * BITS_ROW_BYTES / 4);
-        }
+    tile.source.address = mask_stage(shared, n);
     tile.tile_row = tile_row + lane / 4;
     tile.row = first_row + tile.tile_row;
     tile.column = cursor.column + lane % 4 * 2;
-    apply_predicate(kind, tile, s);
+    apply_predicate(kind_of(cursor), tile, s);
 }
 
 // The v of a PARTIAL tile: when it holds inf or NaN, adds what they bring to o and sets them to zero. `checks` has a bit a stage,
@@ -402,54 +431,71 @@ __device__ __forceinline__ void settle_values(unsigned shared, int n, unsigned &
     }
 }
 
-// The 16 rows of a warp: divides by the sums, writes lse, and takes o through shared memory to whole-chunk stores. Chunks are
-// swizzled like a tile's, so that neither way meets a bank conflict.
-__device__ __forceinline__ void store_results(const sp_launch_args &args, unsigned o_warp, const Work &work, int first_row,
-                                              const RowValues &row_max, const RowValues &row_sum, const Outputs &o)
+// The 16 rows of a warp, `tile_row` the first: divides by the sums, or merges, writes lse, and takes o through shared memory to
+// whole-chunk stores. Chunks are swizzled like a tile's, so that neither way meets a bank conflict.
+__device__ __forceinline__ void store_results(const sp_launch_args &args, unsigned o_warp, const Work &work, int tile_row,
+                                              const RowValues &row_max, const RowValues &row_sum, Outputs &o)
 {
     const int batch = work.pair / args.heads, head = work.pair % args.heads;
+    const RowMap rows = map_rows(args, work.row_tile.tile);
     char *o_head = static_cast<char *>(args.o) + 2 * (batch * args.o_batch + head * args.o_head);
     float *lse_head = args.lse ? args.lse + (batch * args.lse_batch + head * args.lse_head) : nullptr;
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
     warp_barrier(); // the results before these have been read
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int row = 8 * half + g;
+        const int row = 8 * half + g, query = query_of(rows, tile_row + row);
         float sum = row_sum[0][half];
         sum += shuffle_xor(sum, 1);
         sum += shuffle_xor(sum, 2);
         const bool empty = sum == 0.0f;
-        const float inverse = empty ? 0.0f : 1.0f / sum;
+        float inverse = empty ? 0.0f : 1.0f / sum;
+        float lse = empty ? -infinity() : row_max[0][half] * args.scale + log2_approx(sum) * 0.693147181f;
+        if constexpr (MERGE)
+            if (args.merge) {
+                const bool present = query < args.q_len;
+                const char *old = o_head + (present ? query : 0) * (2 * args.o_row) + 4 * t;
+                const float before = present ? lse_head[query] : -infinity();
+                if (half)
+                    lse = merge_row<1>(o, 0, sum, lse, before, reinterpret_cast<const unsigned *>(old));
+                else
+                    lse = merge_row<0>(o, 0, sum, lse, before, reinterpret_cast<const unsigned *>(old));
+                inverse = 1.0f;
+                warp_barrier(); // lanes of a row have read its lse
+            }
 #pragma unroll
         for (int block = 0; block < VALUE_BLOCKS; ++block)
             store_shared_u32(o_warp + row * O_PITCH + (block ^ g) * 16 + 4 * t,
                              pack(o[0][block][2 * half] * inverse, o[0][block][2 * half + 1] * inverse));
-        if (lse_head && t == 0 && first_row + row < args.q_len)
-            lse_head[first_row + row] =
-                empty ? -infinity() : row_max[0][half] * args.scale + log2_approx(sum) * 0.693147181f;
+        if (lse_head && t == 0 && query < args.q_len)
+            lse_head[query] = lse;
     }
     warp_barrier();
 #pragma unroll 4
     for (int index = lane; index < 16 * VALUE_BLOCKS; index += 32) {
-        const int row = index / VALUE_BLOCKS, block = index % VALUE_BLOCKS;
-        if (first_row + row < args.q_len)
-            *reinterpret_cast<Chunk *>(o_head + (first_row + row) * (2 * args.o_row) + 16 * block) =
+        const int row = index / VALUE_BLOCKS, block = index % VALUE_BLOCKS, query = query_of(rows, tile_row + row);
+        if (query < args.q_len)
+            *reinterpret_cast<Chunk *>(o_head + query * (2 * args.o_row) + 16 * block) =
                 load_shared_chunk(o_warp + row * O_PITCH + (block ^ row % 8) * 16);
     }
 }
 
-// Rows with nothing allowed: o = 0, lse = -inf, past shared memory.
-__device__ __forceinline__ void store_empty_rows(const sp_launch_args &args, const Work &work, int first_row)
+// Rows with nothing allowed: o = 0, lse = -inf, past shared memory. A launch that merges leaves them as they are.
+__device__ __forceinline__ void store_empty_rows(const sp_launch_args &args, const Work &work, int tile_row)
 {
+    if (MERGE && args.merge)
+        return;
     const int batch = work.pair / args.heads, head = work.pair % args.heads, lane = static_cast<int>(threadIdx.x) % 32;
+    const RowMap rows = map_rows(args, work.row_tile.tile);
     char *o_head = static_cast<char *>(args.o) + 2 * (batch * args.o_batch + head * args.o_head);
     for (int index = lane; index < 16 * VALUE_BLOCKS; index += 32) {
-        const int row = first_row + index / VALUE_BLOCKS;
-        if (row < args.q_len)
-            *reinterpret_cast<Chunk *>(o_head + row * (2 * args.o_row) + index % VALUE_BLOCKS * 16) = Chunk{};
+        const int query = query_of(rows, tile_row + index / VALUE_BLOCKS);
+        if (query < args.q_len)
+            *reinterpret_cast<Chunk *>(o_head + query * (2 * args.o_row) + index % VALUE_BLOCKS * 16) = Chunk{};
     }
-    if (args.lse && lane < 16 && first_row + lane < args.q_len)
-        args.lse[batch * args.lse_batch + head * args.lse_head + first_row + lane] = -infinity();
+    const int query = query_of(rows, tile_row + lane % 16);
+    if (args.lse && lane < 16 && query < args.q_len)
+        args.lse[batch * args.lse_batch + head * args.lse_head + query] = -infinity();
 }
 
 __device__ __forceinline__ void consume(const sp_launch_args &args, unsigned shared, int group)
@@ -492,9 +538,9 @@ __device__ __forceinline__ void consume(const sp_launch_args &args, unsigned sha
             wgmma_wait<0>();
             hold_all(s);
             release(barrier_at(shared, K_EMPTY + stage_of(n)));
-            bool masked = cursor.partial;
+            bool masked = kind_of(cursor) != PRED_NONE;
             if (masked)
-                mask_scores(args, cursor, first_row, tile_row, s);
+                mask_scores(shared, n, cursor, first_row, tile_row, s);
             softmax(s, row_max, row_sum, factors, args.scale_log2);
             pack_weights(s, p);
 
@@ -515,9 +561,9 @@ __device__ __forceinline__ void consume(const sp_launch_args &args, unsigned sha
                 wgmma_wait<1>();
                 hold_all(s);
                 release(barrier_at(shared, K_EMPTY + stage_of(n + 1)));
-                masked = cursor.partial;
+                masked = kind_of(cursor) != PRED_NONE;
                 if (masked)
-                    mask_scores(args, cursor, first_row, tile_row, s);
+                    mask_scores(shared, n + 1, cursor, first_row, tile_row, s);
                 softmax(s, row_max, row_sum, factors, args.scale_log2);
                 wgmma_wait<0>();
                 hold_all(o);
@@ -544,16 +590,13 @@ __device__ __forceinline__ void consume(const sp_launch_args &args, unsigned sha
             ++uses_of_q;
         }
 
-        // With results in q's memory: no consumer may still read q, and a producer that has nothing to do for an item without
-        // tiles must not be filling it.
-        if constexpr (O_IN_Q) {
-            if (work.row_tile.segment_count == 0) {
-                store_empty_rows(args, work, first_row + tile_row);
-                continue;
-            }
-            named_sync(ALL_CONSUMERS, CONSUMERS);
+        if (work.row_tile.segment_count == 0) {
+            store_empty_rows(args, work, tile_row);
+            continue;
         }
-        store_results(args, o_warp, work, first_row + tile_row, row_max, row_sum, o);
+        if constexpr (O_IN_Q)
+            named_sync(ALL_CONSUMERS, CONSUMERS); // no consumer still reads q, whose memory the results take
+        store_results(args, o_warp, work, tile_row, row_max, row_sum, o);
         if constexpr (O_IN_Q) {
             fence_async_proxy();
             warp_barrier();
@@ -565,10 +608,9 @@ __device__ __forceinline__ void consume(const sp_launch_args &args, unsigned sha
 // ---- The kernel ----
 
 // Grid: any number of blocks; as many as the chip runs at once, or one a work item (row tiles * batch * heads of them). Block: THREADS.
-// Dynamic shared memory: SHARED_BYTES. The maps are of [batch, heads, 1, rows, dim] with boxes of one tile's rows x 64.
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    splat_attention(const __grid_constant__ sp_launch_args args, const __grid_constant__ TensorMap q_map,
-                    const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map)
+// Dynamic shared memory: SHARED_BYTES.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    splat_attention(const __grid_constant__ sp_launch_args args, const __grid_constant__ TensorMaps maps)
 {
     const unsigned shared = (shared_base() + 1023) & ~1023u;
     const int warp = warp_uniform(static_cast<int>(threadIdx.x) / 32);
@@ -579,7 +621,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         registers_down_to<PRODUCER_REGISTERS>();
         if (warp == 0) {
             if (elect_lane())
-                produce(args, q_map, k_map, v_map, shared);
+                produce(args, maps, shared);
         } else if constexpr (HAS_PARTIAL) {
             check_values(args, shared, warp - 1);
         }

@@ -13,5 +13,7 @@ constexpr int TILE_COLS = 64;            // keys a step
 constexpr int WARPS = 4;                 // of a block
 constexpr int BLOCKS_PER_SM = 2;         // that registers must allow
 constexpr bool MASK_MAP = false;         // (batch, head) -> distinct mask is looked up
+constexpr bool LATTICE = false;          // tiles may walk the sequence in other orders
+constexpr bool MERGE = false;            // launches may merge into the results of earlier ones
 constexpr unsigned PREDICATE_MASK = 0x4; // bit k: predicate kind k occurs (here: upper)
 constexpr int SHARED_BYTES = 69696;      // dynamic shared memory a block

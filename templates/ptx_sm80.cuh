@@ -201,6 +201,20 @@ __device__ __forceinline__ unsigned pack_f16(float low, float high)
     return d;
 }
 
+// Half e of a word, as fp32.
+__device__ __forceinline__ float unpack_f16(unsigned pair, int e)
+{
+    float x;
+    asm("{\n"
+        ".reg .b16 h;\n"
+        "cvt.u16.u32 h, %1;\n"
+        "cvt.f32.f16 %0, h;\n"
+        "}\n"
+        : "=f"(x)
+        : "r"(e ? pair >> 16 : pair & 0xffffu));
+    return x;
+}
+
 // 2^x to about 2 ulp; 2^-inf = 0, subnormal results are 0, NaN stays NaN.
 __device__ __forceinline__ float exp2_approx(float x)
 {

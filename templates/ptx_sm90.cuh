@@ -77,6 +77,14 @@ __device__ __forceinline__ void copy_tensor(unsigned shared, const void *map, un
                  : "memory");
 }
 
+// Starts the copy of `bytes` bytes, a multiple of 16 at addresses that are too; they count towards the barrier.
+__device__ __forceinline__ void copy_bulk(unsigned shared, const void *from, int bytes, unsigned barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
 __device__ __forceinline__ void prefetch_map(const void *map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

@@ -112,25 +112,80 @@ static void push_bits(struct sp_row_eval *eval, const uint64_t *bits, int64_t kv
     }
 }
 
+enum { STITCHED_RUNS = 16 }; /* rows with more runs are taken family by family */
+
+/* Rows that follow each other by `step` beyond a family: whether the templates `runs`, valid for *rows rows, go on in
+ * the family of the next row. Takes in as many rows of it as do. */
+static bool stitch(const splat_acsr *acsr, int64_t next_row, int64_t advance, struct sp_run_template *runs,
+                   int32_t run_count, int64_t *rows)
+{
+    int64_t t;
+    const struct sp_family *family = sp_acsr_family_of(acsr, next_row, &t);
+    if (family->run_count != run_count)
+        return false;
+    const struct sp_run_template *theirs = &acsr->templates[family->first];
+    int64_t more = advance ? (family->row_count - t + advance - 1) / advance : 1;
+    for (int32_t k = 0; k < run_count; k++) {
+        splat_acsr_run run = sp_template_at(&theirs[k], t), mine = sp_template_at(&runs[k], *rows);
+        if (run.stride != runs[k].stride || (*rows > 1 && (run.start != mine.start || run.count != mine.count ||
+                                                           run.width != mine.width)))
+            return false;
+    }
+    for (int32_t k = 0; k < run_count && *rows == 1; k++) {
+        splat_acsr_run run = sp_template_at(&theirs[k], t);
+        runs[k].d_start = run.start - runs[k].start;
+        runs[k].d_count = run.count - runs[k].count;
+        runs[k].d_width = run.width - runs[k].width;
+    }
+    bool alike = true;
+    for (int32_t k = 0; k < run_count; k++)
+        alike &= runs[k].d_start == advance * theirs[k].d_start && runs[k].d_count == advance * theirs[k].d_count &&
+                 runs[k].d_width == advance * theirs[k].d_width;
+    *rows += alike || more == 1 ? more : 1;
+    return alike || more == 1;
+}
+
 static void acsr_row(struct sp_row_source *self, struct sp_row_eval *eval, struct sp_runs *out)
 {
     const splat_acsr *acsr = ((struct sp_acsr_source *)self)->acsr;
     int64_t t, advance = eval->step % acsr->row_stride == 0 ? eval->step / acsr->row_stride : 0;
     const struct sp_family *family = sp_acsr_family_of(acsr, eval->row, &t);
     int64_t rows = advance ? (family->row_count - t + advance - 1) / advance : 1;
-    if (rows < eval->valid)
-        eval->valid = rows;
     out->count = 0;
     if (family->run_count < 0) {
+        eval->valid = rows < eval->valid ? rows : eval->valid;
         push_bits(eval, acsr->bits + family->first, acsr->kv_len, out);
         return;
     }
+    struct sp_run_template stitched[STITCHED_RUNS];
+    const struct sp_run_template *from = &acsr->templates[family->first];
+    const bool few = family->run_count <= STITCHED_RUNS;
+    for (int32_t k = 0; k < family->run_count && few; k++) {
+        splat_acsr_run run = sp_template_at(&from[k], t);
+        stitched[k] = (struct sp_run_template){run.start,
+                                               run.stride,
+                                               run.count,
+                                               run.width,
+                                               (int32_t)advance * from[k].d_start,
+                                               (int32_t)advance * from[k].d_count,
+                                               (int32_t)advance * from[k].d_width};
+    }
+    while (few && rows < eval->valid && eval->row + rows * eval->step < acsr->q_len &&
+           stitch(acsr, eval->row + rows * eval->step, advance, stitched, family->run_count, &rows))
+        continue;
+    if (rows < eval->valid)
+        eval->valid = rows;
     for (int32_t k = 0; k < family->run_count; k++) {
-        const struct sp_run_template *tpl = &acsr->templates[family->first + (uint64_t)k];
-        splat_acsr_run run = sp_template_at(tpl, t);
-        sp_push_run(eval, out, (struct sp_aff){run.start, advance * tpl->d_start}, run.stride,
-                    (struct sp_aff){run.count, advance * tpl->d_count},
-                    (struct sp_aff){run.width, advance * tpl->d_width});
+        if (few) {
+            const struct sp_run_template *run = &stitched[k];
+            sp_push_run(eval, out, (struct sp_aff){run->start, run->d_start}, run->stride,
+                        (struct sp_aff){run->count, run->d_count}, (struct sp_aff){run->width, run->d_width});
+        } else {
+            splat_acsr_run run = sp_template_at(&from[k], t);
+            sp_push_run(eval, out, (struct sp_aff){run.start, advance * from[k].d_start}, run.stride,
+                        (struct sp_aff){run.count, advance * from[k].d_count},
+                        (struct sp_aff){run.width, advance * from[k].d_width});
+        }
     }
 }
 

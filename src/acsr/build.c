@@ -508,10 +508,12 @@ static struct sp_hash contents_hash(const splat_acsr *acsr)
     return sp_hash_bytes(parts, sizeof parts);
 }
 
-enum splat_status sp_acsr_build(struct sp_row_source *source, int64_t q_len, int64_t kv_len, splat_acsr **result)
+/* row_stride 0: the one with the fewest families. */
+static enum splat_status build(struct sp_row_source *source, int64_t q_len, int64_t kv_len, int64_t row_stride,
+                               splat_acsr **result)
 {
     struct builder b = {.source = source, .q_len = q_len, .kv_len = kv_len, .words = (kv_len + 63) / 64};
-    splat_acsr *acsr = fewest_families(&b);
+    splat_acsr *acsr = row_stride ? gather(&b, row_stride, INT64_MAX) : fewest_families(&b);
     sp_runs_free(&b.raw);
     sp_runs_free(&b.canonical);
     free(b.current.runs);
@@ -535,4 +537,15 @@ enum splat_status sp_acsr_build(struct sp_row_source *source, int64_t q_len, int
     acsr->hash = contents_hash(acsr);
     *result = acsr;
     return SPLAT_OK;
+}
+
+enum splat_status sp_acsr_build(struct sp_row_source *source, int64_t q_len, int64_t kv_len, splat_acsr **acsr)
+{
+    return build(source, q_len, kv_len, 0, acsr);
+}
+
+enum splat_status sp_acsr_build_classes(struct sp_row_source *source, int64_t q_len, int64_t kv_len,
+                                        int64_t row_stride, splat_acsr **acsr)
+{
+    return build(source, q_len, kv_len, row_stride, acsr);
 }

@@ -8,6 +8,10 @@
 /* Builds the canonical ACSR of the rows a source yields. SPLAT_NO_MEMORY. */
 enum splat_status sp_acsr_build(struct sp_row_source *source, int64_t q_len, int64_t kv_len, splat_acsr **acsr);
 
+/* The same with the row stride given: exact, but canonical only for that stride. */
+enum splat_status sp_acsr_build_classes(struct sp_row_source *source, int64_t q_len, int64_t kv_len,
+                                        int64_t row_stride, splat_acsr **acsr);
+
 /* A source that reads the rows of an ACSR, which must outlive it. */
 struct sp_acsr_source {
     struct sp_row_source base;

@@ -1,4 +1,4 @@
-/* Row tiles and segments of one mask (build.h).
+/* Row tiles and segments of a pass (build.h).
  *
  * For every row tile: the cover of its rows gives the FULL and the PARTIAL stretches; a PARTIAL stretch takes one
  * closed form predicate if there is one, else it is cut where the set of active runs changes and each part is
@@ -57,36 +57,42 @@ static int32_t predicate_number(struct sp_builder *b, const struct sp_predicate 
     return number < 0 ? 0 : (int32_t)number;
 }
 
+static void emit(struct sp_builder *b, int64_t first, int64_t count, int32_t kind_and_step, int32_t number)
+{
+    enum sp_pred_kind kind = (enum sp_pred_kind)SP_SEGMENT_KIND(kind_and_step);
+    int32_t code = b->view << 8 | kind_and_step;
+    *(kind == SP_PRED_NONE ? &b->full_tiles : &b->partial_tiles) += count;
+    b->predicate_mask |= 1u << kind;
+    struct sp_segment *last = last_segment(b);
+    if (last && last->code == code && last->predicate == number && last->first + last->count == first)
+        last->count += (int32_t)count;
+    else
+        append(b, (struct sp_segment){(int32_t)first, (int32_t)count, code, number});
+}
+
 void sp_builder_emit(struct sp_builder *b, int64_t first, int64_t count, enum sp_pred_kind kind,
                      const struct sp_predicate *predicate)
 {
-    if (b->status != SPLAT_OK)
-        return;
-    *(kind == SP_PRED_NONE ? &b->full_tiles : &b->partial_tiles) += count;
-    b->predicate_mask |= 1u << kind;
     int32_t number = kind == SP_PRED_NONE ? 0 : predicate_number(b, predicate);
-    struct sp_segment *last = last_segment(b);
-    if (last && last->code == (int32_t)kind && last->predicate == number && last->first + last->count == first)
-        last->count += (int32_t)count;
-    else
-        append(b, (struct sp_segment){(int32_t)first, (int32_t)count, (int32_t)kind, number});
+    if (b->status == SPLAT_OK)
+        emit(b, first, count, (int32_t)kind, number);
 }
 
-static int32_t bitmask_of(const struct sp_builder *b, const struct sp_segment *segment)
+void sp_builder_emit_table(struct sp_builder *b, int64_t first, int64_t count, int64_t number)
 {
-    return ((const struct sp_predicate *)(void *)b->predicates.items)[segment->predicate].table;
+    if (b->status == SPLAT_OK)
+        emit(b, first, count, SP_PRED_TABLE, (int32_t)number);
 }
 
 void sp_builder_emit_bits(struct sp_builder *b, int64_t tile, int64_t number)
 {
     if (b->status != SPLAT_OK)
         return;
-    const int32_t repeat = SP_PRED_BITS, step = 1 << 4 | SP_PRED_BITS;
+    const int32_t repeat = b->view << 8 | SP_PRED_BITS, step = repeat | 1 << 4;
     struct sp_segment *last = last_segment(b);
-    if (last && SP_SEGMENT_KIND(last->code) == SP_PRED_BITS && last->first + last->count == tile) {
-        int64_t begin = bitmask_of(b, last);
-        bool repeats = number == begin && last->code == repeat;
-        bool steps = number == begin + last->count && (last->count == 1 || last->code == step);
+    if (last && (last->code | 1 << 4) == step && last->first + last->count == tile) {
+        bool repeats = number == last->predicate && last->code == repeat;
+        bool steps = number == last->predicate + last->count && (last->count == 1 || last->code == step);
         if (repeats || steps) {
             last->code = repeats ? repeat : step;
             last->count++;
@@ -94,7 +100,7 @@ void sp_builder_emit_bits(struct sp_builder *b, int64_t tile, int64_t number)
             return;
         }
     }
-    sp_builder_emit(b, tile, 1, SP_PRED_BITS, &(struct sp_predicate){.table = (int32_t)number});
+    emit(b, tile, 1, SP_PRED_BITS, (int32_t)number);
 }
 
 /* ---- Partial stretches ---- */
@@ -189,10 +195,11 @@ static void add_stretches(struct sp_builder *b, const splat_acsr *acsr, const st
     }
 }
 
-static void add_row_tile(struct sp_builder *b, const splat_acsr *acsr, int64_t number)
+/* The column tiles of one part for rows [row0, row0 + rows). */
+static void add_part(struct sp_builder *b, const struct sp_builder_part *part, struct sp_cover_scratch *scratch,
+                     int64_t row0, int64_t rows)
 {
-    int64_t row0 = number * b->tile_rows, end = sp_min64(row0 + b->tile_rows, acsr->q_len);
-    enum splat_status status = sp_cover_rows(acsr, row0, end, &b->cover_scratch, &b->cover);
+    enum splat_status status = sp_cover_rows(part->acsr, row0, row0 + rows, scratch, &b->cover);
     sp_cover_tiles(&b->cover, b->tile_cols / SP_GRANULE, &b->touched, &b->full);
     if (status == SPLAT_OK && (b->touched.failed || b->full.failed))
         status = sp_no_memory("the tile cover", (size_t)b->touched.count * sizeof(struct sp_span));
@@ -200,19 +207,35 @@ static void add_row_tile(struct sp_builder *b, const splat_acsr *acsr, int64_t n
         sp_builder_fail(b, status);
         return;
     }
-    struct sp_tile_groups tile = {b->cover_scratch.walk.groups.groups,
-                                  b->cover_scratch.walk.groups.count,
-                                  row0,
-                                  end - row0,
-                                  b->tile_rows,
-                                  acsr->kv_len};
+    const struct sp_groups *groups = &scratch->walk.groups;
+    struct sp_tile_groups tile = {groups->groups, groups->count, row0, rows, b->tile_rows, part->acsr->kv_len};
+    b->view = part->view;
+    add_stretches(b, part->acsr, &tile);
+}
+
+static enum splat_status add_row_tile(struct sp_builder *b, const struct sp_builder_part *parts, int part_count,
+                                      int64_t row0, int64_t rows, bool keep_empty)
+{
     int64_t before = b->full_tiles + b->partial_tiles;
     b->row_tile_first_segment = b->segment_count;
-    add_stretches(b, acsr, &tile);
+    for (int k = 0; k < part_count && b->status == SPLAT_OK; k++)
+        add_part(b, &parts[k], &b->cover_scratch[k], row0, rows);
+    if (b->status != SPLAT_OK || (!keep_empty && b->segment_count == b->row_tile_first_segment))
+        return b->status;
+    if (b->row_tile_count == b->row_tile_capacity) {
+        int64_t capacity = b->row_tile_capacity ? 2 * b->row_tile_capacity : 256;
+        size_t bytes = (size_t)capacity * sizeof *b->row_tiles;
+        struct sp_row_tile *grown = realloc(b->row_tiles, bytes);
+        if (!grown)
+            return sp_no_memory("the plan's row tiles", bytes);
+        b->row_tiles = grown;
+        b->row_tile_capacity = capacity;
+    }
     b->row_tiles[b->row_tile_count++] =
-        (struct sp_row_tile){(int32_t)number, (int32_t)b->row_tile_first_segment,
+        (struct sp_row_tile){(int32_t)(row0 / b->tile_rows), (int32_t)b->row_tile_first_segment,
                              (int32_t)(b->segment_count - b->row_tile_first_segment),
                              (int32_t)(b->full_tiles + b->partial_tiles - before)};
+    return SPLAT_OK;
 }
 
 static int longest_first(const void *x, const void *y)
@@ -223,21 +246,19 @@ static int longest_first(const void *x, const void *y)
     return (a->tile > b->tile) - (a->tile < b->tile);
 }
 
-enum splat_status sp_builder_add_mask(struct sp_builder *b, const splat_acsr *acsr)
+enum splat_status sp_builder_add_pass(struct sp_builder *b, const struct sp_view *rows,
+                                      const struct sp_builder_part *parts, int part_count, bool keep_empty)
 {
-    int64_t count = sp_ceil_div(acsr->q_len, b->tile_rows), first = b->row_tile_count;
-    size_t bytes = (size_t)(first + count) * sizeof *b->row_tiles;
-    if (first + count > INT32_MAX)
-        return sp_fail(SPLAT_UNSUPPORTED, "the masks need %lld + %lld row tiles; the limit is 2^31 - 1",
-                       (long long)first, (long long)count);
-    struct sp_row_tile *grown = realloc(b->row_tiles, bytes);
-    if (!grown)
-        return sp_no_memory("the plan's row tiles", bytes);
-    b->row_tiles = grown;
-    for (int64_t number = 0; number < count && b->status == SPLAT_OK; number++)
-        add_row_tile(b, acsr, number);
+    int64_t first = b->row_tile_count, position = 0, count;
+    for (; b->status == SPLAT_OK && sp_view_next_tile(rows, b->tile_rows, &position, &count);
+         position += b->tile_rows) {
+        if (b->row_tile_count == INT32_MAX)
+            return sp_fail(SPLAT_UNSUPPORTED, "the masks need more than %d row tiles; the limit is 2^31 - 1",
+                           INT32_MAX);
+        sp_builder_fail(b, add_row_tile(b, parts, part_count, position, count, keep_empty));
+    }
     if (b->status == SPLAT_OK)
-        qsort(b->row_tiles + first, (size_t)count, sizeof *b->row_tiles, longest_first);
+        qsort(b->row_tiles + first, (size_t)(b->row_tile_count - first), sizeof *b->row_tiles, longest_first);
     return b->status;
 }
 
@@ -289,7 +310,8 @@ void sp_builder_free(struct sp_builder *b)
     sp_pool_free(&b->predicates);
     sp_pool_free(&b->tables);
     sp_pool_free(&b->bits);
-    sp_cover_scratch_free(&b->cover_scratch);
+    for (int k = 0; k < SP_BUILDER_PARTS_MAX; k++)
+        sp_cover_scratch_free(&b->cover_scratch[k]);
     sp_cover_free(&b->cover);
     sp_spans_free(&b->touched);
     sp_spans_free(&b->full);

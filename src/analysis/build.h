@@ -1,4 +1,4 @@
-/* Builder: the tile lists of a plan, one mask (pass) after the other, for one chosen tile shape. */
+/* Builder: the tile lists of a plan, pass by pass, for one chosen tile shape. */
 #ifndef SP_TILE_BUILD_H
 #define SP_TILE_BUILD_H
 
@@ -10,6 +10,15 @@
 #include "analysis/fit.h"
 #include "analysis/plan.h"
 #include "analysis/pool.h"
+#include "analysis/view.h"
+
+/* A part of a pass: pairs of row and column positions, and the pass's column view these columns belong to. */
+struct sp_builder_part {
+    const splat_acsr *acsr;
+    int32_t view;
+};
+
+enum { SP_BUILDER_PARTS_MAX = 4 };
 
 /* Zero-initialise, then sp_builder_init; sp_builder_free whatever happened. */
 struct sp_builder {
@@ -19,6 +28,7 @@ struct sp_builder {
     struct sp_segment *segments;
     int64_t segment_count, segment_capacity;
     int64_t row_tile_first_segment; /* of the row tile in work */
+    int32_t view;                   /* of the part in work */
     struct sp_pool predicates;      /* struct sp_predicate; item 0 is zero */
     struct sp_pool tables;          /* 2 * M int32 */
     struct sp_pool bits;            /* M * N/32 uint32 */
@@ -27,7 +37,7 @@ struct sp_builder {
     enum splat_status status; /* first failure; later calls do nothing */
 
     /* Scratch */
-    struct sp_cover_scratch cover_scratch;
+    struct sp_cover_scratch cover_scratch[SP_BUILDER_PARTS_MAX];
     struct sp_cover cover;
     struct sp_spans touched, full;
     uint32_t *raster;    /* M rows of up to RASTER_COLUMNS columns */
@@ -38,8 +48,9 @@ struct sp_builder {
 
 enum splat_status sp_builder_init(struct sp_builder *builder, int64_t tile_rows, int64_t tile_cols);
 
-/* Adds every row tile of the mask, longest first. */
-enum splat_status sp_builder_add_mask(struct sp_builder *builder, const splat_acsr *acsr);
+/* Adds the row tiles of one pass, longest first; those without column tiles only if `keep_empty`. */
+enum splat_status sp_builder_add_pass(struct sp_builder *builder, const struct sp_view *rows,
+                                      const struct sp_builder_part *parts, int part_count, bool keep_empty);
 
 /* Moves the tables into the plan. */
 void sp_builder_finish(struct sp_builder *builder, struct splat_plan *plan);
@@ -47,7 +58,9 @@ void sp_builder_free(struct sp_builder *builder);
 
 /* ---- Between build.c and raster.c ---- */
 
-/* Appends tiles [first, first + count) to the row tile in work, joined to the last segment where possible. */
+/* Appends tiles [first, first + count) to the row tile in work, joined to the last segment where possible:
+ * sp_builder_emit with a predicate in closed form (NULL for FULL tiles), sp_builder_emit_table with a stored table. */
+void sp_builder_emit_table(struct sp_builder *builder, int64_t first, int64_t count, int64_t number);
 void sp_builder_emit(struct sp_builder *builder, int64_t first, int64_t count, enum sp_pred_kind kind,
                      const struct sp_predicate *predicate);
 

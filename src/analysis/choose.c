@@ -1,9 +1,11 @@
-/* The cost model and the choice of the tile shape (choose.h).
+/* The cost model and the choice of layout and tile shape (choose.h).
  *
- * One sweep over the row blocks of each mask counts the FULL and PARTIAL tiles of every shape; then, for each row
- * of the tune table, t = max(work of all row tiles / block slots, the longest row tile, bytes moved once / copy
- * rate) + launch. A row tile is not split today, so the longest one bounds a launch from below.
+ * For every layout one sweep over the row blocks of each mask counts the FULL and PARTIAL tiles of every shape. A
+ * launch takes t = max(work of all row tiles / block slots, the longest row tile, bytes moved once / copy rate) +
+ * launch; a layout takes the sum of its launches, of which the later ones also read what the earlier ones wrote. A row
+ * tile is not split today, so the longest one bounds a launch from below.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,28 +13,31 @@
 #include "analysis/choose.h"
 #include "analysis/cover.h"
 #include "analysis/ints.h"
+#include "analysis/layout.h"
 #include "common/error.h"
 
-enum { SHAPES_MAX = 32 };
+enum { ROWS_MAX = 32, SHAPES_MAX = ROWS_MAX * SP_LAYOUTS_MAX };
 
 /* A shape that needs more segments is taken only when all do: 2^24 of them are 256 MiB of tile lists. */
 static const int64_t segments_max = (int64_t)1 << 24;
 
-/* One candidate: a row of the tune table, its tile counts and cost. */
+/* One candidate: a layout and a row of the tune table, its tile counts and cost. */
 struct shape {
     const struct sp_tune_row *row;
-    int tune_index;
+    int tune_index, layout;
     int64_t full, partial, segments; /* summed over distinct masks; segments at most */
-    double work_ns, longest_ns;
+    double work_ns[SP_PASSES_MAX], longest_ns[SP_PASSES_MAX];
     double us;
-    int64_t dense_tiles;
 };
 
-struct chooser {
+struct sp_choice {
     const struct sp_tune_table *table;
     const splat_options *options;
     const struct sp_mask_set *set;
-    bool affine_rows; /* rows for affine predicates only may be chosen */
+    struct sp_layout layouts[SP_LAYOUTS_MAX];
+    int layout_count;
+    const struct sp_tune_row *rows[ROWS_MAX]; /* of the table, those that may serve */
+    int row_count;
     struct shape shapes[SHAPES_MAX];
     int shape_count;
     const struct sp_tune_row *dropped; /* a shape left out for its number of segments, or NULL */
@@ -84,111 +89,188 @@ static int serving_dim(const struct sp_tune_table *table, int64_t dim)
     return best;
 }
 
-static enum splat_status gather_shapes(struct chooser *c)
+static int served_dim(const struct sp_choice *c)
 {
     const splat_options *o = c->options;
-    int64_t value_dim = o->value_dim ? o->value_dim : o->head_dim;
-    int max_dim = serving_dim(c->table, sp_max64(o->head_dim, value_dim));
-    for (int k = 0; k < c->table->row_count && c->shape_count < SHAPES_MAX; k++) {
-        const struct sp_tune_row *row = &c->table->rows[k];
-        if (row->max_dim == max_dim && (c->affine_rows || !row->affine_only) &&
-            (o->tile_rows == 0 || o->tile_rows == row->rows) && (o->tile_cols == 0 || o->tile_cols == row->cols))
-            c->shapes[c->shape_count++] = (struct shape){.row = row, .tune_index = k};
-    }
-    /* A part of a tile grows with the head dims (products, loads), a part does not (softmax, masking). */
-    c->dim_factor = 0.25 + 0.75 * (double)(o->head_dim + value_dim) / (2.0 * max_dim);
-    if (c->shape_count > 0)
-        return SPLAT_OK;
+    return serving_dim(c->table, sp_max64(o->head_dim, o->value_dim ? o->value_dim : o->head_dim));
+}
+
+static enum splat_status fail_without_shape(const struct sp_choice *c, bool affine_rows)
+{
     char shapes[256];
+    int max_dim = served_dim(c);
     list_shapes(c->table, max_dim, shapes, sizeof shapes);
     return sp_fail(SPLAT_UNSUPPORTED,
                    "tile_rows x tile_cols is %lld x %lld (0 = any); for head dims up to %d the %s table has %s%s",
-                   (long long)o->tile_rows, (long long)o->tile_cols, max_dim, c->table->chip, shapes,
-                   c->affine_rows ? "" : "; this mask needs more than bounds");
+                   (long long)c->options->tile_rows, (long long)c->options->tile_cols, max_dim, c->table->chip, shapes,
+                   affine_rows ? "" : "; this mask needs more than bounds");
+}
+
+static enum splat_status gather_rows(struct sp_choice *c)
+{
+    const splat_options *o = c->options;
+    int64_t value_dim = o->value_dim ? o->value_dim : o->head_dim;
+    int max_dim = served_dim(c);
+    for (int k = 0; k < c->table->row_count && c->row_count < ROWS_MAX; k++) {
+        const struct sp_tune_row *row = &c->table->rows[k];
+        if (row->max_dim == max_dim && (o->tile_rows == 0 || o->tile_rows == row->rows) &&
+            (o->tile_cols == 0 || o->tile_cols == row->cols))
+            c->rows[c->row_count++] = row;
+    }
+    /* A part of a tile grows with the head dims (products, loads), a part does not (softmax, masking). */
+    c->dim_factor = 0.25 + 0.75 * (double)(o->head_dim + value_dim) / (2.0 * max_dim);
+    return c->row_count > 0 ? SPLAT_OK : fail_without_shape(c, true);
 }
 
 /* ---- Counting ---- */
 
-/* Adds one row tile of `shape`, used by `uses` (batch, head) pairs. */
-static void count_row_tile(struct chooser *c, struct shape *shape, const struct sp_cover *cover, int64_t uses)
-{
-    struct sp_tile_count tiles = sp_cover_count(cover, shape->row->cols / SP_GRANULE);
-    const struct sp_tune_row *row = shape->row;
-    int64_t partial = tiles.touched - tiles.full;
-    double full_ns = row->full_ns * c->dim_factor;
-    double extra_ns = cover->irregular ? row->bits_ns : cover->periodic ? row->periodic_ns : row->partial_ns;
-    double ns = row->row_ns + (double)tiles.full * full_ns + (double)partial * (full_ns + extra_ns);
-    shape->full += tiles.full;
-    shape->partial += partial;
-    shape->segments += tiles.stretches;
-    shape->work_ns += ns * (double)uses;
-    shape->longest_ns = ns > shape->longest_ns ? ns : shape->longest_ns;
-}
-
-/* Covers of the row blocks gathered so far for tiles of one height, unless that is the height of a block. */
+/* Covers of the row blocks gathered so far for tiles of one height, a part each. */
 struct joint {
     int64_t rows; /* tile height */
-    struct sp_cover cover;
+    struct sp_cover covers[SP_PARTS_MAX];
 };
 
-static void take_block(struct chooser *c, struct joint *joint, const struct sp_cover *cover, int64_t row0,
-                       int64_t q_len, int64_t uses, struct sp_spans *scratch)
+/* What one sweep over the rows of a pass works with. */
+struct sweep {
+    struct sp_choice *choice;
+    struct shape *shapes; /* of the layout, one for each row of the choice */
+    const struct sp_layout_pass *pass;
+    int pass_index;
+    int64_t uses;
+    struct joint joints[ROWS_MAX];
+    int joint_count;
+    struct sp_cover_scratch scratch[SP_PARTS_MAX];
+    struct sp_cover covers[SP_PARTS_MAX]; /* of the row block in hand */
+    struct sp_spans spare;
+};
+
+/* Adds one row tile of `shape`. */
+static void count_row_tile(const struct sweep *w, struct shape *shape, const struct sp_cover *covers)
 {
-    const struct sp_cover *whole = joint->rows == SP_BASE_ROWS ? cover : &joint->cover;
-    if (whole != cover && row0 % joint->rows == 0)
-        sp_cover_copy(&joint->cover, cover);
-    else if (whole != cover)
-        sp_cover_join(&joint->cover, cover, scratch);
-    int64_t next = row0 + SP_BASE_ROWS;
-    if (next % joint->rows != 0 && next < q_len)
+    const struct sp_tune_row *row = shape->row;
+    double full_ns = row->full_ns * w->choice->dim_factor, ns = row->row_ns;
+    int64_t touched = 0;
+    for (int k = 0; k < w->pass->part_count; k++) {
+        const struct sp_cover *cover = &covers[k];
+        struct sp_tile_count tiles = sp_cover_count(cover, row->cols / SP_GRANULE);
+        int64_t partial = tiles.touched - tiles.full;
+        double extra_ns = cover->irregular ? row->bits_ns : cover->periodic ? row->periodic_ns : row->partial_ns;
+        ns += (double)tiles.full * full_ns + (double)partial * (full_ns + extra_ns);
+        shape->full += tiles.full;
+        shape->partial += partial;
+        shape->segments += tiles.stretches;
+        touched += tiles.touched;
+    }
+    if (touched == 0 && w->pass_index > 0)
+        return; /* not in the list */
+    shape->work_ns[w->pass_index] += ns * (double)w->uses;
+    shape->longest_ns[w->pass_index] = sp_max_double(shape->longest_ns[w->pass_index], ns);
+}
+
+/* Gathers the row block in hand, which begins at `row0`; `last` when no block of its zone follows. */
+static void take_block(struct sweep *w, struct joint *joint, int64_t row0, bool last)
+{
+    const bool single = joint->rows == SP_BASE_ROWS;
+    for (int k = 0; k < w->pass->part_count && !single; k++)
+        if (row0 % joint->rows == 0)
+            sp_cover_copy(&joint->covers[k], &w->covers[k]);
+        else
+            sp_cover_join(&joint->covers[k], &w->covers[k], &w->spare);
+    if ((row0 + SP_BASE_ROWS) % joint->rows != 0 && !last)
         return;
-    for (int k = 0; k < c->shape_count; k++)
-        if (c->shapes[k].row->rows == joint->rows)
-            count_row_tile(c, &c->shapes[k], whole, uses);
+    for (int k = 0; k < w->choice->row_count; k++)
+        if (w->shapes[k].row->rows == joint->rows)
+            count_row_tile(w, &w->shapes[k], single ? w->covers : joint->covers);
 }
 
 /* The distinct tile heights. */
-static int gather_heights(const struct chooser *c, struct joint joints[SHAPES_MAX])
+static void gather_heights(struct sweep *w)
 {
-    int count = 0;
-    for (int k = 0; k < c->shape_count; k++) {
+    for (int k = 0; k < w->choice->row_count; k++) {
         int at = 0;
-        while (at < count && joints[at].rows != c->shapes[k].row->rows)
+        while (at < w->joint_count && w->joints[at].rows != w->choice->rows[k]->rows)
             at++;
-        if (at == count)
-            joints[count++] = (struct joint){.rows = c->shapes[k].row->rows};
+        if (at == w->joint_count)
+            w->joints[w->joint_count++] = (struct joint){.rows = w->choice->rows[k]->rows};
     }
-    return count;
 }
 
-static enum splat_status count_mask(struct chooser *c, const splat_acsr *acsr, int64_t uses)
+static bool sweep_failed(const struct sweep *w)
 {
-    struct joint joints[SHAPES_MAX];
-    int joint_count = gather_heights(c, joints);
-    struct sp_cover_scratch scratch = {0};
-    struct sp_cover cover = {0};
-    struct sp_spans spare = {0};
-    enum splat_status status = SPLAT_OK;
-    for (int64_t row0 = 0; row0 < acsr->q_len && status == SPLAT_OK; row0 += SP_BASE_ROWS) {
-        status = sp_cover_rows(acsr, row0, sp_min64(row0 + SP_BASE_ROWS, acsr->q_len), &scratch, &cover);
-        for (int k = 0; k < joint_count && status == SPLAT_OK; k++) {
-            take_block(c, &joints[k], &cover, row0, acsr->q_len, uses, &spare);
-            if (sp_cover_failed(&joints[k].cover) || spare.failed)
-                status = sp_no_memory("the tile cover", (size_t)cover.touched.count * sizeof(struct sp_span));
+    bool failed = w->spare.failed;
+    for (int k = 0; k < w->joint_count; k++)
+        for (int p = 0; p < w->pass->part_count; p++)
+            failed |= sp_cover_failed(&w->joints[k].covers[p]);
+    return failed;
+}
+
+static enum splat_status sweep_rows(struct sweep *w, splat_acsr *const *parts)
+{
+    const struct sp_view *rows = &w->pass->rows;
+    int64_t position = 0, count;
+    for (; sp_view_next_tile(rows, SP_BASE_ROWS, &position, &count); position += SP_BASE_ROWS) {
+        for (int k = 0; k < w->pass->part_count; k++) {
+            enum splat_status status =
+                sp_cover_rows(parts[k], position, position + count, &w->scratch[k], &w->covers[k]);
+            if (status != SPLAT_OK)
+                return status;
         }
+        int64_t ranks = sp_view_zone_ranks(rows, position / rows->pitch);
+        bool last = position % rows->pitch + SP_BASE_ROWS >= ranks;
+        for (int k = 0; k < w->joint_count; k++)
+            take_block(w, &w->joints[k], position, last);
     }
-    for (int k = 0; k < joint_count; k++)
-        sp_cover_free(&joints[k].cover);
-    sp_cover_free(&cover);
-    sp_cover_scratch_free(&scratch);
-    sp_spans_free(&spare);
+    return sweep_failed(w) ? sp_no_memory("the tile cover", (size_t)w->covers[0].touched.count * sizeof(struct sp_span))
+                           : SPLAT_OK;
+}
+
+static enum splat_status count_pass(struct sp_choice *c, const struct sp_layout *layout, struct shape *shapes,
+                                    int64_t mask, int pass)
+{
+    struct sweep w = {.choice = c,
+                      .shapes = shapes,
+                      .pass = &layout->passes[pass],
+                      .pass_index = pass,
+                      .uses = c->set->uses[mask]};
+    gather_heights(&w);
+    splat_acsr *parts[SP_PARTS_MAX];
+    for (int k = 0; k < w.pass->part_count; k++)
+        parts[k] = sp_layout_acsr(layout, mask, pass, k);
+    enum splat_status status = sweep_rows(&w, parts);
+    for (int k = 0; k < w.joint_count; k++)
+        for (int p = 0; p < SP_PARTS_MAX; p++)
+            sp_cover_free(&w.joints[k].covers[p]);
+    for (int p = 0; p < SP_PARTS_MAX; p++) {
+        sp_cover_free(&w.covers[p]);
+        sp_cover_scratch_free(&w.scratch[p]);
+    }
+    sp_spans_free(&w.spare);
+    return status;
+}
+
+/* Adds the shapes of one layout, if it suits the masks. */
+static enum splat_status count_layout(struct sp_choice *c, int index)
+{
+    struct sp_layout *layout = &c->layouts[index];
+    struct shape *shapes = c->shapes + c->shape_count;
+    bool suited;
+    enum splat_status status = sp_layout_realise(layout, c->set, &suited);
+    if (status != SPLAT_OK || !suited)
+        return status;
+    for (int k = 0; k < c->row_count; k++)
+        shapes[k] = (struct shape){
+            .row = c->rows[k], .tune_index = (int)(c->rows[k] - c->table->rows), .layout = index};
+    for (int64_t m = 0; m < c->set->count && status == SPLAT_OK; m++)
+        for (int p = 0; p < layout->pass_count && status == SPLAT_OK; p++)
+            status = count_pass(c, layout, shapes, m, p);
+    c->shape_count += c->row_count;
     return status;
 }
 
 /* ---- Cost ---- */
 
-/* Q, K, V, O and LSE, each moved once. */
-static double bytes_once(const struct chooser *c)
+/* Q, K, V, O and LSE, each moved once; O and LSE twice in a launch that merges. */
+static double bytes_of_launch(const struct sp_choice *c, bool merges)
 {
     const splat_options *o = c->options;
     double value_dim = (double)(o->value_dim ? o->value_dim : o->head_dim), dims = (double)o->head_dim + value_dim;
@@ -196,32 +278,42 @@ static double bytes_once(const struct chooser *c)
     for (int64_t k = 0; k < c->set->count; k++)
         uses += (double)c->set->uses[k];
     double kv_uses = o->kv_heads ? uses * (double)o->kv_heads / (double)o->heads : uses;
-    return size * dims * (uses * (double)c->set->q_len + kv_uses * (double)c->set->kv_len) +
-           4.0 * uses * (double)c->set->q_len;
+    double results = uses * (double)c->set->q_len * (size * value_dim + 4.0);
+    return size * dims * kv_uses * (double)c->set->kv_len + size * (double)o->head_dim * uses * (double)c->set->q_len +
+           (merges ? 2.0 : 1.0) * results;
 }
 
-static double predicted_us(const struct chooser *c, const struct sp_tune_row *row, double work_ns,
-                           double longest_ns)
+static double launch_us(const struct sp_choice *c, const struct sp_tune_row *row, double work_ns, double longest_ns,
+                        bool merges)
 {
     double slots = (double)c->table->sm_count * row->blocks_per_sm;
-    double us = work_ns / slots * 1e-3;
-    us = longest_ns * 1e-3 > us ? longest_ns * 1e-3 : us;
-    double copy_us = bytes_once(c) / c->table->copy_bytes_per_us;
-    return (copy_us > us ? copy_us : us) + c->table->launch_us;
+    double us = sp_max_double(work_ns / slots, longest_ns) * 1e-3;
+    return sp_max_double(us, bytes_of_launch(c, merges) / c->table->copy_bytes_per_us) + c->table->launch_us;
+}
+
+static double predicted_us(const struct sp_choice *c, const struct shape *shape)
+{
+    double us = 0;
+    for (int p = 0; p < c->layouts[shape->layout].pass_count; p++)
+        us += launch_us(c, shape->row, shape->work_ns[p], shape->longest_ns[p], p > 0);
+    return us;
+}
+
+static int64_t dense_tiles(const struct sp_choice *c, const struct sp_tune_row *row)
+{
+    return c->set->count * sp_ceil_div(c->set->q_len, row->rows) * sp_ceil_div(c->set->kv_len, row->cols);
 }
 
 /* Every tile of every mask computed, each with a bitmask: what a kernel that skips nothing would take. Never less
- * than the same shape's plan: it has no fewer tiles and no cheaper predicates. */
-static double dense_us(const struct chooser *c, struct shape *shape)
+ * than the same shape's linear plan: it has no fewer tiles and no cheaper predicates. */
+static double dense_us(const struct sp_choice *c, const struct sp_tune_row *row)
 {
-    const struct sp_tune_row *row = shape->row;
     double columns = (double)sp_ceil_div(c->set->kv_len, row->cols);
     double row_tile = row->row_ns + columns * (row->full_ns * c->dim_factor + row->bits_ns);
     double row_tiles = (double)sp_ceil_div(c->set->q_len, row->rows), uses = 0;
     for (int64_t k = 0; k < c->set->count; k++)
         uses += (double)c->set->uses[k];
-    shape->dense_tiles = c->set->count * sp_ceil_div(c->set->q_len, row->rows) * (int64_t)columns;
-    return predicted_us(c, row, row_tile * row_tiles * uses, row_tile);
+    return launch_us(c, row, row_tile * row_tiles * uses, row_tile, false);
 }
 
 static int faster_first(const void *x, const void *y)
@@ -229,7 +321,7 @@ static int faster_first(const void *x, const void *y)
     const struct shape *a = x, *b = y;
     if (a->us != b->us)
         return a->us < b->us ? -1 : 1;
-    return a->tune_index - b->tune_index;
+    return a->layout != b->layout ? a->layout - b->layout : a->tune_index - b->tune_index;
 }
 
 /* ---- Candidates as text ---- */
@@ -244,50 +336,62 @@ static const char *family_name(const struct sp_tune_row *row)
     return row->family == SP_FAMILY_HOPPER ? "hopper" : "portable";
 }
 
-static void describe(const struct chooser *c, int index, struct sp_candidate *out)
+static void describe(const struct sp_choice *c, const struct shape *shape, const struct shape *best,
+                     struct sp_candidate *out)
 {
-    const struct shape *shape = &c->shapes[index], *best = &c->shapes[0];
     const struct sp_tune_row *row = shape->row;
+    const struct sp_layout *layout = &c->layouts[shape->layout];
     out->predicted_us = shape->us;
     out->tune_row = shape->tune_index;
     out->full_tiles = shape->full;
     out->partial_tiles = shape->partial;
-    snprintf(out->summary, sizeof out->summary,
-             "%s kernel, linear view, %dx%d: %lld full + %lld partial tiles, %.1f us", family_name(row), row->rows,
-             row->cols, (long long)shape->full, (long long)shape->partial, shape->us);
+    out->launches = layout->pass_count;
+    snprintf(out->summary, sizeof out->summary, "%s kernel, %s, %dx%d: %lld full + %lld partial tiles, %.1f us",
+             family_name(row), layout->name, row->rows, row->cols, (long long)shape->full, (long long)shape->partial,
+             shape->us);
     double slower = shape->us / best->us, area = tile_area(best) > 0 ? tile_area(shape) / tile_area(best) : 1.0;
-    if (index == 0 && (c->options->tile_rows || c->options->tile_cols))
-        snprintf(out->reason, sizeof out->reason, "forced by tile_rows/tile_cols");
-    else if (index == 0 && c->dropped)
+    double longest = 0;
+    for (int p = 0; p < layout->pass_count; p++)
+        longest += shape->longest_ns[p] * 1e-3 + c->table->launch_us;
+    if (shape == best && (c->options->tile_rows || c->options->tile_cols || c->options->layout))
+        snprintf(out->reason, sizeof out->reason, "forced by %s",
+                 c->options->layout ? "layout" : "tile_rows/tile_cols");
+    else if (shape == best && c->dropped)
         snprintf(out->reason, sizeof out->reason, "chosen among shapes of at most %lld segments (%dx%d needs more)",
                  (long long)segments_max, c->dropped->rows, c->dropped->cols);
-    else if (index == 0)
+    else if (shape == best)
         snprintf(out->reason, sizeof out->reason, "chosen");
-    else if (shape->longest_ns * 1e-3 + c->table->launch_us >= shape->us)
+    else if (longest >= shape->us)
         snprintf(out->reason, sizeof out->reason, "%.2fx the time: its longest row tile alone takes %.1f us",
-                 slower, shape->longest_ns * 1e-3);
+                 slower, longest);
     else if (area > 1.005)
         snprintf(out->reason, sizeof out->reason, "%.2fx the time: computes %.2fx the pairs", slower, area);
+    else if (layout->pass_count > c->layouts[best->layout].pass_count)
+        snprintf(out->reason, sizeof out->reason, "%.2fx the time: %d launches, of which all but one merge", slower,
+                 layout->pass_count);
     else
         snprintf(out->reason, sizeof out->reason,
                  "%.2fx the time: computes %.2fx the pairs, but %.2fx as slow for each", slower, area,
                  area > 0 ? slower / area : slower);
 }
 
-static void describe_dense(const struct chooser *c, const struct shape *shape, double us, struct sp_candidate *out)
+static void describe_dense(const struct sp_choice *c, const struct sp_tune_row *row, const struct shape *best, double us,
+                           struct sp_candidate *out)
 {
-    const struct shape *best = &c->shapes[0];
+    int64_t tiles = dense_tiles(c, row);
     out->predicted_us = us;
-    out->tune_row = shape->tune_index;
+    out->tune_row = (int32_t)(row - c->table->rows);
     out->full_tiles = 0;
-    out->partial_tiles = shape->dense_tiles;
-    snprintf(out->summary, sizeof out->summary, "%s kernel, dense, %dx%d: %lld tiles, %.1f us",
-             family_name(shape->row), shape->row->rows, shape->row->cols, (long long)shape->dense_tiles, us);
-    double area = (double)shape->dense_tiles * shape->row->rows * shape->row->cols;
-    if (best->full + best->partial == best->dense_tiles)
+    out->partial_tiles = tiles;
+    out->launches = 1;
+    snprintf(out->summary, sizeof out->summary, "%s kernel, dense, %dx%d: %lld tiles, %.1f us", family_name(row),
+             row->rows, row->cols, (long long)tiles, us);
+    double area = (double)tiles * row->rows * row->cols;
+    int64_t best_dense = dense_tiles(c, best->row);
+    if (best->full + best->partial == best_dense)
         snprintf(out->reason, sizeof out->reason,
                  "%.2fx the time: the plan touches every tile too, but masks only %lld of %lld", us / best->us,
-                 (long long)best->partial, (long long)best->dense_tiles);
+                 (long long)best->partial, (long long)best_dense);
     else if (tile_area(best) > 0)
         snprintf(out->reason, sizeof out->reason, "%.2fx the time: computes %.2fx the pairs", us / best->us,
                  area / tile_area(best));
@@ -296,7 +400,7 @@ static void describe_dense(const struct chooser *c, const struct shape *shape, d
 }
 
 /* Leaves out the shapes with too many segments, unless none would be left. */
-static void drop_long_lists(struct chooser *c)
+static void drop_long_lists(struct sp_choice *c)
 {
     int kept = 0;
     for (int k = 0; k < c->shape_count; k++)
@@ -312,49 +416,153 @@ static void drop_long_lists(struct chooser *c)
     c->shape_count = kept;
 }
 
-static enum splat_status list_candidates(struct chooser *c, struct splat_plan *plan)
+/* Whether the list shows shape k: every shape of the layout taken, the fastest of the others. */
+static bool listed(const struct sp_choice *c, int k, int best)
 {
-    int fastest_dense = 0;
-    double dense[SHAPES_MAX];
-    for (int k = 0; k < c->shape_count; k++) {
-        dense[k] = dense_us(c, &c->shapes[k]);
-        fastest_dense = dense[k] < dense[fastest_dense] ? k : fastest_dense;
-    }
+    if (c->shapes[k].layout == c->shapes[best].layout)
+        return true;
+    for (int j = 0; j < k; j++)
+        if (c->shapes[j].layout == c->shapes[k].layout)
+            return false;
+    return true;
+}
+
+/* The shapes are sorted; `best` is the one taken, and what comes before it cannot serve the mask. */
+static enum splat_status list_candidates(const struct sp_choice *c, int best, struct splat_plan *plan)
+{
+    const struct sp_tune_row *dense_row = c->rows[0];
+    double dense = dense_us(c, dense_row);
+    for (int k = 1; k < c->row_count; k++)
+        if (dense_us(c, c->rows[k]) < dense) {
+            dense_row = c->rows[k];
+            dense = dense_us(c, dense_row);
+        }
     size_t bytes = (size_t)(c->shape_count + 1) * sizeof *plan->candidates;
+    free(plan->candidates);
+    plan->candidate_count = 0;
     plan->candidates = calloc(1, bytes);
     if (!plan->candidates)
         return sp_no_memory("the plan's candidates", bytes);
+    struct sp_candidate *out = plan->candidates;
+    describe(c, &c->shapes[best], &c->shapes[best], out++);
     bool dense_listed = false;
     for (int k = 0; k <= c->shape_count; k++) {
-        bool dense_next = !dense_listed && k > 0 && (k == c->shape_count || dense[fastest_dense] < c->shapes[k].us);
-        if (dense_next) {
-            describe_dense(c, &c->shapes[fastest_dense], dense[fastest_dense],
-                           &plan->candidates[plan->candidate_count++]);
+        if (!dense_listed && (k == c->shape_count || (k > best && dense < c->shapes[k].us))) {
+            describe_dense(c, dense_row, &c->shapes[best], dense, out++);
             dense_listed = true;
         }
-        if (k < c->shape_count)
-            describe(c, k, &plan->candidates[plan->candidate_count++]);
+        if (k == c->shape_count || k == best || !listed(c, k, best))
+            continue;
+        describe(c, &c->shapes[k], &c->shapes[best], out);
+        if (k < best)
+            snprintf(out->reason, sizeof out->reason, "not for this mask: its kernel knows affine bounds only");
+        out++;
     }
+    plan->candidate_count = out - plan->candidates;
     return SPLAT_OK;
 }
 
-enum splat_status sp_choose(const struct sp_mask_set *set, const splat_options *options, bool affine_rows,
-                            struct splat_plan *plan)
+enum splat_status sp_choice_take(struct sp_choice *c, bool affine_rows, struct splat_plan *plan,
+                                 const struct sp_layout **layout)
 {
-    struct chooser c = {
-        .table = sp_tune_table_for(options->arch), .options = options, .set = set, .affine_rows = affine_rows};
-    enum splat_status status = gather_shapes(&c);
-    for (int64_t k = 0; k < set->count && status == SPLAT_OK; k++)
-        status = count_mask(&c, set->acsr[k], set->uses[k]);
-    if (status != SPLAT_OK)
+    int best = 0;
+    while (best < c->shape_count && !affine_rows && c->shapes[best].row->affine_only)
+        best++;
+    if (best == c->shape_count)
+        return fail_without_shape(c, affine_rows);
+    const struct shape *shape = &c->shapes[best];
+    plan->tile_rows = shape->row->rows;
+    plan->tile_cols = shape->row->cols;
+    plan->tune_row = shape->tune_index;
+    plan->predicted_us = shape->us;
+    *layout = &c->layouts[shape->layout];
+    return list_candidates(c, best, plan);
+}
+
+/* Whether a layout might still be the fastest: a bound of its time from a few rows, against the best so far. */
+static enum splat_status may_pay(const struct sp_choice *c, const struct sp_layout *layout, double best_us, bool *pays)
+{
+    enum { SAMPLES = 8, NARROWEST = 32 };
+    double tiles = 0;
+    enum splat_status status = SPLAT_OK;
+    for (int64_t m = 0; m < c->set->count; m++)
+        for (int p = 0; p < layout->pass_count; p++)
+            for (int k = 0; k < layout->passes[p].part_count && status == SPLAT_OK; k++) {
+                double of_part = 0;
+                status = sp_lattice_sample(c->set->acsr[m], &layout->passes[p].columns[k], &layout->passes[p].parts[k],
+                                           NARROWEST, SAMPLES, &of_part);
+                tiles += of_part * (double)c->set->uses[m];
+            }
+    *pays = false;
+    for (int k = 0; k < c->row_count; k++) {
+        const struct sp_tune_row *row = c->rows[k];
+        /* A tile holds row->cols / NARROWEST of the tiles counted, at most. */
+        double each = row->full_ns * c->dim_factor * NARROWEST / row->cols;
+        double us = tiles * (double)c->set->q_len / row->rows * each * 1e-3 / (c->table->sm_count * row->blocks_per_sm);
+        *pays |= us < best_us;
+    }
+    return status;
+}
+
+static double best_us(const struct sp_choice *c)
+{
+    double best = HUGE_VAL;
+    for (int k = 0; k < c->shape_count; k++) {
+        double us = predicted_us(c, &c->shapes[k]);
+        best = us < best ? us : best;
+    }
+    return best;
+}
+
+/* The layouts to count: those the masks suggest that may pay, or the one that the options ask for. */
+static enum splat_status count_layouts(struct sp_choice *c)
+{
+    int64_t asked = c->options->layout;
+    enum splat_status status = SPLAT_OK;
+    c->layout_count = sp_layouts_suggest(c->set, c->layouts);
+    for (int k = 0; k < c->layout_count && status == SPLAT_OK; k++) {
+        bool wanted = asked ? asked == k + 1 : k == 0;
+        if (!asked && k > 0)
+            status = may_pay(c, &c->layouts[k], best_us(c), &wanted);
+        if (wanted && status == SPLAT_OK)
+            status = count_layout(c, k);
+    }
+    if (status != SPLAT_OK || c->shape_count > 0)
         return status;
-    for (int k = 0; k < c.shape_count; k++)
-        c.shapes[k].us = predicted_us(&c, c.shapes[k].row, c.shapes[k].work_ns, c.shapes[k].longest_ns);
-    drop_long_lists(&c);
-    qsort(c.shapes, (size_t)c.shape_count, sizeof *c.shapes, faster_first);
-    plan->tile_rows = c.shapes[0].row->rows;
-    plan->tile_cols = c.shapes[0].row->cols;
-    plan->tune_row = c.shapes[0].tune_index;
-    plan->predicted_us = c.shapes[0].us;
-    return list_candidates(&c, plan);
+    if (asked > c->layout_count)
+        return sp_fail(SPLAT_UNSUPPORTED, "layout is %lld; this mask suggests %d (0 = choose)", (long long)asked,
+                       c->layout_count);
+    return sp_fail(SPLAT_UNSUPPORTED, "layout is %lld, %s, which does not suit this mask", (long long)asked,
+                   c->layouts[asked - 1].name);
+}
+
+enum splat_status sp_choice_make(const struct sp_mask_set *set, const splat_options *options,
+                                 struct sp_choice **choice)
+{
+    struct sp_choice *c = calloc(1, sizeof *c);
+    if (!c)
+        return sp_no_memory("the choice of tiles", sizeof *c);
+    c->table = sp_tune_table_for(options->arch);
+    c->options = options;
+    c->set = set;
+    enum splat_status status = gather_rows(c);
+    if (status == SPLAT_OK)
+        status = count_layouts(c);
+    if (status != SPLAT_OK) {
+        sp_choice_free(c);
+        return status;
+    }
+    for (int k = 0; k < c->shape_count; k++)
+        c->shapes[k].us = predicted_us(c, &c->shapes[k]);
+    drop_long_lists(c);
+    qsort(c->shapes, (size_t)c->shape_count, sizeof *c->shapes, faster_first);
+    *choice = c;
+    return SPLAT_OK;
+}
+
+void sp_choice_free(struct sp_choice *c)
+{
+    for (int k = 0; c && k < c->layout_count; k++)
+        sp_layout_free(&c->layouts[k]);
+    free(c);
 }

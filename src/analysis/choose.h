@@ -1,4 +1,4 @@
-/* Choice: counts tiles for every shape of the tune table, predicts times, ranks. */
+/* Choice: counts tiles for every layout and every shape of the tune table, predicts times, ranks. */
 #ifndef SP_CHOOSE_H
 #define SP_CHOOSE_H
 
@@ -15,9 +15,19 @@ struct sp_mask_set {
     int64_t q_len, kv_len;
 };
 
-/* Fills the plan's candidates, tile shape, tune row and predicted time. SPLAT_UNSUPPORTED when options force a
- * shape that the table does not have. */
-enum splat_status sp_choose(const struct sp_mask_set *set, const splat_options *options, bool affine_rows,
-                            struct splat_plan *plan);
+struct sp_choice;
+struct sp_layout;
+
+/* Counts and predicts. The set must outlive the choice. SPLAT_UNSUPPORTED when options force a shape that the table
+ * does not have or a layout that does not suit the masks, SPLAT_NO_MEMORY. */
+enum splat_status sp_choice_make(const struct sp_mask_set *set, const splat_options *options,
+                                 struct sp_choice **choice);
+
+/* Fills the plan's candidates, tile shape, tune row and predicted time, and gives the layout taken, which the choice
+ * owns. Shapes for affine predicates only count when `affine_rows`. SPLAT_UNSUPPORTED when no shape is left. */
+enum splat_status sp_choice_take(struct sp_choice *choice, bool affine_rows, struct splat_plan *plan,
+                                 const struct sp_layout **layout);
+
+void sp_choice_free(struct sp_choice *choice);
 
 #endif

@@ -15,6 +15,11 @@ static inline int64_t sp_max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+static inline double sp_max_double(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 static inline int64_t sp_clamp64(int64_t value, int64_t low, int64_t high)
 {
     return sp_min64(sp_max64(value, low), high);

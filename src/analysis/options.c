@@ -50,6 +50,9 @@ static enum splat_status check_counts(const splat_options *o)
     if (o->tile_cols < 0)
         return sp_fail(SPLAT_INVALID, "tile_cols is %lld; it must be 0 (choose) or a tile width",
                        (long long)o->tile_cols);
+    if (o->layout < 0)
+        return sp_fail(SPLAT_INVALID, "layout is %lld; it must be 0 (choose) or the number of a layout",
+                       (long long)o->layout);
     return SPLAT_OK;
 }
 

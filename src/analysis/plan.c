@@ -12,6 +12,7 @@
 #include "analysis/build.h"
 #include "analysis/choose.h"
 #include "analysis/ints.h"
+#include "analysis/layout.h"
 #include "analysis/plan.h"
 #include "common/error.h"
 
@@ -85,44 +86,103 @@ static enum splat_status gather_masks(const splat_mask *mask, const splat_option
 
 /* ---- Creation ---- */
 
-/* Row tiles, segments and predicates of every distinct mask. */
-static enum splat_status build_tiles(const struct sp_mask_set *set, struct splat_plan *plan)
+/* Fills one pass and its views, and builds its tiles. */
+static enum splat_status add_pass(struct sp_builder *builder, const struct sp_layout *layout, int64_t mask, int launch,
+                                  struct splat_plan *plan)
+{
+    const struct sp_layout_pass *from = &layout->passes[launch];
+    struct sp_builder_part parts[SP_PARTS_MAX];
+    struct sp_pass *pass = &plan->passes[plan->pass_count++];
+    *pass = (struct sp_pass){.row_view = from->rows,
+                             .column_view = launch * SP_PARTS_MAX,
+                             .column_view_count = from->part_count,
+                             .first_row_tile = (int32_t)builder->row_tile_count,
+                             .mask_index = (int32_t)mask,
+                             .launch = launch,
+                             .merge = launch > 0};
+    for (int k = 0; k < from->part_count; k++) {
+        plan->views[launch * SP_PARTS_MAX + k] = from->columns[k];
+        parts[k] = (struct sp_builder_part){sp_layout_acsr(layout, mask, launch, k), k};
+    }
+    /* Masks that run together need the same number of row tiles. */
+    bool keep_empty = launch == 0 || layout->mask_count > 1;
+    enum splat_status status = sp_builder_add_pass(builder, &from->rows, parts, from->part_count, keep_empty);
+    pass->row_tile_count = (int32_t)builder->row_tile_count - pass->first_row_tile;
+    return status;
+}
+
+/* Passes, row tiles, segments and predicates of every distinct mask. */
+static enum splat_status build_passes(const struct sp_layout *layout, struct splat_plan *plan)
 {
     struct sp_builder builder = {0};
+    size_t passes = (size_t)(layout->mask_count * layout->pass_count), views = SP_PASSES_MAX * SP_PARTS_MAX;
+    plan->passes = calloc(passes, sizeof *plan->passes);
+    plan->views = calloc(views, sizeof *plan->views);
+    if (!plan->passes || !plan->views)
+        return sp_no_memory("the plan's passes", passes * sizeof *plan->passes);
+    plan->view_count = (int64_t)views;
+    plan->launch_count = layout->pass_count;
     enum splat_status status = sp_builder_init(&builder, plan->tile_rows, plan->tile_cols);
-    for (int64_t k = 0; k < set->count && status == SPLAT_OK; k++)
-        status = sp_builder_add_mask(&builder, set->acsr[k]);
+    for (int launch = 0; launch < layout->pass_count; launch++)
+        for (int64_t m = 0; m < layout->mask_count && status == SPLAT_OK; m++)
+            status = add_pass(&builder, layout, m, launch, plan);
     if (status == SPLAT_OK)
         sp_builder_finish(&builder, plan);
     sp_builder_free(&builder);
     return status;
 }
 
-/* One pass a distinct mask; all walk the keys by one linear view. */
-static enum splat_status add_passes(const struct sp_mask_set *set, struct splat_plan *plan)
+static bool needs_more_than_bounds(const splat_plan *plan)
 {
-    plan->passes = calloc((size_t)set->count, sizeof *plan->passes);
-    plan->views = calloc(1, sizeof *plan->views);
-    if (!plan->passes || !plan->views)
-        return sp_no_memory("the plan's passes", (size_t)set->count * sizeof *plan->passes);
-    plan->views[0] = (struct sp_view){SP_VIEW_LINEAR, (int32_t)plan->kv_len, 1, plan->tile_cols};
-    plan->view_count = 1;
-    int64_t row_tiles = plan->row_tile_count / set->count;
-    for (int64_t k = 0; k < set->count; k++) {
-        struct sp_pass *pass = &plan->passes[k];
-        pass->row_view = (struct sp_view){SP_VIEW_LINEAR, (int32_t)plan->q_len, 1, plan->tile_rows};
-        pass->column_view = 0;
-        pass->column_view_count = 1;
-        pass->first_row_tile = (int32_t)(k * row_tiles);
-        pass->row_tile_count = (int32_t)row_tiles;
-        pass->mask_index = (int32_t)k;
-    }
-    plan->pass_count = set->count;
-    return SPLAT_OK;
+    const uint32_t affine = 1u << SP_PRED_NONE | 1u << SP_PRED_LOWER | 1u << SP_PRED_UPPER | 1u << SP_PRED_BOUNDS;
+    return (plan->predicate_mask & ~affine) != 0;
 }
 
-static enum splat_status make_plan(const splat_mask *mask, const splat_options *options, bool affine_rows,
-                                   struct sp_mask_set *set, struct splat_plan *plan)
+static void drop_tiles(struct splat_plan *plan)
+{
+    free(plan->passes);
+    free(plan->views);
+    free(plan->row_tiles);
+    free(plan->segments);
+    free(plan->predicates);
+    free(plan->table);
+    free(plan->bits);
+    plan->passes = NULL;
+    plan->views = NULL;
+    plan->row_tiles = NULL;
+    plan->segments = NULL;
+    plan->predicates = NULL;
+    plan->table = NULL;
+    plan->bits = NULL;
+    plan->pass_count = 0;
+}
+
+/* Takes the cheapest candidate; when its kernel knows affine bounds only and the tiles turn out to need more, the
+ * cheapest of the others. */
+static enum splat_status choose_and_build(const struct sp_mask_set *set, const splat_options *options,
+                                          struct splat_plan *plan)
+{
+    const struct sp_tune_table *table = sp_tune_table_for(options->arch);
+    const struct sp_layout *layout;
+    struct sp_choice *choice;
+    enum splat_status status = sp_choice_make(set, options, &choice);
+    if (status != SPLAT_OK)
+        return status;
+    status = sp_choice_take(choice, true, plan, &layout);
+    if (status == SPLAT_OK)
+        status = build_passes(layout, plan);
+    if (status == SPLAT_OK && needs_more_than_bounds(plan) && table->rows[plan->tune_row].affine_only) {
+        drop_tiles(plan);
+        status = sp_choice_take(choice, false, plan, &layout);
+        if (status == SPLAT_OK)
+            status = build_passes(layout, plan);
+    }
+    sp_choice_free(choice);
+    return status;
+}
+
+static enum splat_status make_plan(const splat_mask *mask, const splat_options *options, struct sp_mask_set *set,
+                                   struct splat_plan *plan)
 {
     enum splat_status status = gather_masks(mask, options, set, plan);
     if (status != SPLAT_OK)
@@ -134,42 +194,7 @@ static enum splat_status make_plan(const splat_mask *mask, const splat_options *
         plan->allowed_pairs += splat_acsr_pairs(set->acsr[k]);
         plan->families += splat_acsr_families(set->acsr[k]);
     }
-    status = sp_choose(set, options, affine_rows, plan);
-    if (status == SPLAT_OK)
-        status = build_tiles(set, plan);
-    return status == SPLAT_OK ? add_passes(set, plan) : status;
-}
-
-static enum splat_status new_plan(const splat_mask *mask, const splat_options *options, bool affine_rows,
-                                  splat_plan **plan)
-{
-    splat_plan *made = calloc(1, sizeof *made);
-    if (!made)
-        return sp_no_memory("the plan", sizeof *made);
-    struct sp_mask_set set = {0};
-    enum splat_status status = make_plan(mask, options, affine_rows, &set, made);
-    free(set.acsr);
-    free(set.uses);
-    if (status == SPLAT_OK)
-        *plan = made;
-    else
-        splat_plan_destroy(made);
-    return status;
-}
-
-static bool needs_more_than_bounds(const splat_plan *plan)
-{
-    const uint32_t affine = 1u << SP_PRED_NONE | 1u << SP_PRED_LOWER | 1u << SP_PRED_UPPER | 1u << SP_PRED_BOUNDS;
-    return (plan->predicate_mask & ~affine) != 0;
-}
-
-/* Candidates whose kernels know bounds only cannot serve a mask that needs more. */
-static void mark_unfit(splat_plan *plan, const struct sp_tune_table *table)
-{
-    for (int64_t k = 0; k < plan->candidate_count; k++)
-        if (table->rows[plan->candidates[k].tune_row].affine_only)
-            snprintf(plan->candidates[k].reason, sizeof plan->candidates[k].reason,
-                     "not for this mask: its kernel knows affine bounds only");
+    return choose_and_build(set, options, plan);
 }
 
 enum splat_status splat_plan_create(const splat_mask *mask, const splat_options *options, splat_plan **plan)
@@ -180,17 +205,17 @@ enum splat_status splat_plan_create(const splat_mask *mask, const splat_options 
     if (status != SPLAT_OK)
         return status;
     double begin = now_ms();
-    splat_plan *made = NULL;
-    status = new_plan(mask, options, true, &made);
-    const struct sp_tune_table *table = sp_tune_table_for(options->arch);
-    if (status == SPLAT_OK && needs_more_than_bounds(made) && table->rows[made->tune_row].affine_only) {
+    splat_plan *made = calloc(1, sizeof *made);
+    if (!made)
+        return sp_no_memory("the plan", sizeof *made);
+    struct sp_mask_set set = {0};
+    status = make_plan(mask, options, &set, made);
+    free(set.acsr);
+    free(set.uses);
+    if (status != SPLAT_OK) {
         splat_plan_destroy(made);
-        status = new_plan(mask, options, false, &made);
-    }
-    if (status != SPLAT_OK)
         return status;
-    if (needs_more_than_bounds(made))
-        mark_unfit(made, table);
+    }
     made->plan_ms = now_ms() - begin;
     *plan = made;
     return SPLAT_OK;
@@ -200,13 +225,7 @@ void splat_plan_destroy(splat_plan *plan)
 {
     if (!plan)
         return;
-    free(plan->passes);
-    free(plan->views);
-    free(plan->row_tiles);
-    free(plan->segments);
-    free(plan->predicates);
-    free(plan->table);
-    free(plan->bits);
+    drop_tiles(plan);
     free(plan->map);
     free(plan->candidates);
     free(plan);
@@ -250,7 +269,7 @@ enum splat_status splat_plan_get_info(const splat_plan *plan, splat_plan_info *i
         .computed_pairs = computed,
         .full_tiles = plan->full_tiles,
         .partial_tiles = plan->partial_tiles,
-        .passes = plan->pass_count,
+        .passes = plan->launch_count,
         .families = plan->families,
         .tile_rows = plan->tile_rows,
         .tile_cols = plan->tile_cols,
@@ -284,22 +303,60 @@ enum splat_status splat_plan_candidate(const splat_plan *plan, int64_t index, co
 
 /* ---- The walk ---- */
 
-/* Visits the segments of one row tile; the visitor's answer. */
-static int visit_row_tile(const splat_plan *plan, int64_t pass, const struct sp_row_tile *row_tile,
-                          splat_tile_fn visit, void *user)
+/* The tokens of positions [first, first + count), which lie in one zone, as far as they exist. */
+static splat_acsr_run tokens_of(const struct sp_view *view, int64_t first, int64_t count)
 {
-    int64_t row0 = (int64_t)row_tile->tile * plan->tile_rows, rows = sp_min64(plan->tile_rows, plan->q_len - row0);
-    for (int64_t s = row_tile->segment; s < (int64_t)row_tile->segment + row_tile->segment_count; s++) {
-        const struct sp_segment *segment = &plan->segments[s];
-        enum sp_pred_kind kind = (enum sp_pred_kind)SP_SEGMENT_KIND(segment->code);
-        int64_t col0 = (int64_t)segment->first * plan->tile_cols;
-        int64_t cols = sp_min64((int64_t)segment->count * plan->tile_cols, plan->kv_len - col0);
-        int stop = visit(pass, row0, rows, col0, cols, kind == SP_PRED_NONE ? SPLAT_TILE_FULL : SPLAT_TILE_PARTIAL,
-                         sp_predicate_name(kind), user);
-        if (stop)
-            return stop;
+    int64_t zone = first / view->pitch, rank = first % view->pitch, c = view->c;
+    count = sp_min64(count, sp_view_zone_ranks(view, zone) - rank);
+    int64_t y = sp_ceil_div(count, c), width = sp_min64(c, view->n0 - zone * c);
+    int32_t start = (int32_t)sp_view_token(view, first);
+    if (view->zones == 1)
+        return (splat_acsr_run){start, 0, 1, (int32_t)count};
+    return (splat_acsr_run){start, y > 1 ? view->n0 : 0, (int32_t)y, (int32_t)width};
+}
+
+/* Visits a segment, zone by zone; the visitor's answer. */
+static int visit_segment(const splat_plan *plan, const struct sp_pass *pass, const struct sp_segment *segment,
+                         splat_tile_stretch *stretch, splat_tile_fn visit, void *user)
+{
+    const struct sp_view *view = &plan->views[pass->column_view + SP_SEGMENT_VIEW(segment->code)];
+    enum sp_pred_kind kind = (enum sp_pred_kind)SP_SEGMENT_KIND(segment->code);
+    stretch->kind = kind == SP_PRED_NONE ? SPLAT_TILE_FULL : SPLAT_TILE_PARTIAL;
+    stretch->predicate = sp_predicate_name(kind);
+    int64_t at = (int64_t)segment->first * plan->tile_cols, end = at + (int64_t)segment->count * plan->tile_cols;
+    while (at < end) {
+        int64_t zone_end = (at / view->pitch + 1) * view->pitch;
+        int64_t stop = view->zones == 1 ? end : sp_min64(end, zone_end);
+        stretch->columns = tokens_of(view, at, stop - at);
+        stretch->tiles = sp_ceil_div(stop - at, plan->tile_cols);
+        int answer = visit(stretch, user);
+        if (answer)
+            return answer;
+        at = stop;
     }
     return 0;
+}
+
+static int visit_row_tile(const splat_plan *plan, int64_t p, const struct sp_row_tile *row_tile, splat_tile_fn visit,
+                          void *user)
+{
+    const struct sp_pass *pass = &plan->passes[p];
+    splat_tile_stretch stretch = {
+        .pass = pass->launch,
+        .row_tile = row_tile->tile,
+        .rows = tokens_of(&pass->row_view, (int64_t)row_tile->tile * plan->tile_rows, plan->tile_rows)};
+    for (int64_t s = row_tile->segment; s < (int64_t)row_tile->segment + row_tile->segment_count; s++) {
+        int answer = visit_segment(plan, pass, &plan->segments[s], &stretch, visit, user);
+        if (answer)
+            return answer;
+    }
+    return 0;
+}
+
+static int by_tile(const void *x, const void *y)
+{
+    const struct sp_row_tile *a = x, *b = y;
+    return (a->tile > b->tile) - (a->tile < b->tile);
 }
 
 enum splat_status splat_plan_visit_tiles(const splat_plan *plan, int64_t mask_index, splat_tile_fn visit,
@@ -312,18 +369,18 @@ enum splat_status splat_plan_visit_tiles(const splat_plan *plan, int64_t mask_in
                        (long long)plan->mask_count - 1);
     for (int64_t p = 0; p < plan->pass_count; p++) {
         const struct sp_pass *pass = &plan->passes[p];
-        if (pass->mask_index != mask_index)
+        if (pass->mask_index != mask_index || pass->row_tile_count == 0)
             continue;
-        size_t bytes = (size_t)pass->row_tile_count * sizeof(int32_t);
-        int32_t *by_tile = malloc(bytes);
-        if (!by_tile)
+        size_t bytes = (size_t)pass->row_tile_count * sizeof(struct sp_row_tile);
+        struct sp_row_tile *ordered = malloc(bytes);
+        if (!ordered)
             return sp_no_memory("the order of the row tiles", bytes);
-        for (int32_t k = 0; k < pass->row_tile_count; k++)
-            by_tile[plan->row_tiles[pass->first_row_tile + k].tile] = pass->first_row_tile + k;
+        memcpy(ordered, plan->row_tiles + pass->first_row_tile, bytes);
+        qsort(ordered, (size_t)pass->row_tile_count, sizeof *ordered, by_tile);
         int stop = 0;
         for (int32_t k = 0; k < pass->row_tile_count && !stop; k++)
-            stop = visit_row_tile(plan, p, &plan->row_tiles[by_tile[k]], visit, user);
-        free(by_tile);
+            stop = visit_row_tile(plan, p, &ordered[k], visit, user);
+        free(ordered);
         if (stop)
             break;
     }

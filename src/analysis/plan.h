@@ -11,52 +11,51 @@
 
 /* ---- Views ---- */
 
-/* How a tile of M rows (or N columns) walks the sequence axis. Token t = n0*y + x; a tile takes m1 values of y
- * times m2 values of x. Tiles are numbered x-box fastest. Today's plans use the linear view (n0 = length, m1 = 1,
- * m2 = M). */
 enum sp_view_kind { SP_VIEW_LINEAR = 0, SP_VIEW_RESIDUE, SP_VIEW_GRID, SP_VIEW_COMB };
 
+/* How tiles walk a sequence axis (view.h): token n0*y + x is in zone x / c, at rank c*y + x % c of it, which is
+ * position zone*pitch + rank. */
 struct sp_view {
-    int32_t kind; /* enum sp_view_kind */
-    int32_t n0;
-    int32_t m1, m2;
+    int32_t kind;  /* enum sp_view_kind: a name for people */
+    int32_t n0, c; /* 1, 1 for linear views */
+    int32_t len;   /* tokens */
+    int32_t zones, pitch;
+    int32_t whole, rest; /* len / n0, len % n0 */
 };
 
 /* ---- Predicates ---- */
 
-/* Which pairs of a PARTIAL tile are allowed. Rows i and columns j are indices into the mask. Cheapest first; a
- * plan's `predicate_mask` has bit (1 << kind) set for each it needs. */
+/* Which pairs of a PARTIAL tile are allowed. i and j are positions of the row view and of the segment's column view
+ * (for linear views, rows and columns of the mask). Cheapest first; a plan's `predicate_mask` has bit (1 << kind) set
+ * for each it needs. */
 enum sp_pred_kind {
     SP_PRED_NONE = 0, /* FULL tiles */
     SP_PRED_LOWER,    /* j >= lo(i),              lo(i) = lo_slope*i + lo_offset */
     SP_PRED_UPPER,    /* j <  hi(i),              hi(i) = hi_slope*i + hi_offset */
     SP_PRED_BOUNDS,   /* lo(i) <= j < hi(i) */
-    SP_PRED_TABLE,    /* table[2*r] <= j < table[2*r + 1], r = row within the tile */
+    SP_PRED_TABLE,    /* lo[r] <= j < hi[r], from a table of M pairs; r = row within the tile */
     SP_PRED_PERIODIC, /* lo(i) <= j < hi(i) and (j - phase(i)) mod stride < width, phase(i) = phase_slope*i +
                          phase_offset */
-    SP_PRED_BITS,     /* bit j - col0 of row r's words: N/32 words a row, M rows a tile */
+    SP_PRED_BITS,     /* bit j - col0 of row r of a bitmask: M rows of N/32 words */
     SP_PRED_COUNT
 };
 
-/* Parameters of one predicate. TABLE and BITS use `table` alone: an index into the plan's `table` (int32 words) or,
- * for BITS, the number of the tile bitmask (in units of M * N/32 words of the plan's `bits`). */
+/* Parameters of one predicate with a closed form. */
 struct sp_predicate {
     int32_t lo_slope, lo_offset;
     int32_t hi_slope, hi_offset;
     int32_t stride, width;
     int32_t phase_slope, phase_offset; /* 0 <= phase_offset < stride; mod is the non-negative remainder */
-    int32_t table;
-    int32_t reserved[3]; /* pads to 48 bytes, so that three 16-byte loads fetch one */
 };
 
 /* ---- Segments, row tiles, passes ---- */
 
-/* Consecutive column tiles [first, first + count) of one column view that share kind and predicate. `predicate`
- * indexes the plan's predicates; when `predicate_step` is 1 (only for BITS) tile first + t uses bitmask number
- * predicates[predicate].table + t. */
+/* Consecutive column tiles [first, first + count) of one column view that share kind and predicate; tile k holds
+ * positions k*N to k*N + N - 1. `predicate` is the number of a predicate, of a table for TABLE, or of a bitmask for
+ * BITS; when `step` is 1 (only for BITS) tile first + t uses bitmask number predicate + t. */
 struct sp_segment {
     int32_t first, count;
-    int32_t code;      /* view << 8 | predicate_step << 4 | enum sp_pred_kind; kind NONE = a FULL segment */
+    int32_t code;      /* view << 8 | step << 4 | enum sp_pred_kind; view counts from the pass's column_view */
     int32_t predicate; /* 0 for FULL */
 };
 #define SP_SEGMENT_KIND(code) ((code)&15)
@@ -64,19 +63,21 @@ struct sp_segment {
 #define SP_SEGMENT_VIEW(code) ((code) >> 8)
 
 struct sp_row_tile {
-    int32_t tile;          /* number under the pass's row view; rows tile*M .. for the linear view */
+    int32_t tile;          /* positions tile*M to tile*M + M - 1 of the pass's row view */
     int32_t segment;       /* first segment */
     int32_t segment_count; /* 0: no allowed pair: o = 0, lse = -inf */
     int32_t tiles;         /* column tiles in all, its length for scheduling */
 };
 
-/* One launch: every row tile of one row view, for one distinct mask, longest first (ties by tile number). */
+/* Row tiles of one row view, for one distinct mask, longest first (ties by tile number). Passes of equal `launch`
+ * have the same views and the same number of row tiles and run together; launches run in order. */
 struct sp_pass {
     struct sp_view row_view;
     int32_t column_view, column_view_count; /* into the plan's views */
     int32_t first_row_tile, row_tile_count; /* into the plan's row tiles, in the order of launch */
     int32_t mask_index;
-    int32_t merge; /* 0: initialises o and lse; 1: merges into them */
+    int32_t launch;
+    int32_t merge; /* 0: initialises o and lse of every row; 1: merges into them */
 };
 
 struct sp_candidate {
@@ -85,6 +86,7 @@ struct sp_candidate {
     double predicted_us;
     int64_t full_tiles, partial_tiles;
     int32_t tune_row;
+    int32_t launches;
 };
 
 struct splat_plan {
@@ -92,8 +94,9 @@ struct splat_plan {
     int32_t tile_rows, tile_cols; /* M, N */
     int32_t tune_row;             /* the row of the tune table that was chosen: decides warps and stages */
     int64_t mask_count;
-    struct sp_pass *passes;
+    struct sp_pass *passes; /* launch by launch, mask by mask */
     int64_t pass_count;
+    int64_t launch_count;
     struct sp_view *views;
     int64_t view_count;
     struct sp_row_tile *row_tiles;
@@ -102,9 +105,9 @@ struct splat_plan {
     int64_t segment_count;
     struct sp_predicate *predicates; /* [0] is an unused zero entry */
     int64_t predicate_count;
-    int32_t *table;
+    int32_t *table; /* tables of 2*M */
     int64_t table_count;
-    uint32_t *bits;
+    uint32_t *bits; /* bitmasks of M * N/32 */
     int64_t bits_count;
     uint32_t predicate_mask; /* of enum sp_pred_kind */
     int32_t *map; /* batch*heads entries: distinct mask of each (batch, head); NULL when mask_count is 1 */
@@ -117,8 +120,8 @@ struct splat_plan {
 
 /* ---- Predicates as the CPU engine and the tests evaluate them ---- */
 
-/* Whether predicate `p` of kind `kind` allows (i, j); row0, col0 are the tile's origin, t its place in its segment.
- */
+/* Whether the segment's predicate allows positions (i, j); row0, col0 are the tile's origin, t its place in its
+ * segment. */
 int sp_predicate_allows(const splat_plan *plan, const struct sp_segment *segment, int32_t t, int64_t row0,
                         int64_t col0, int64_t i, int64_t j);
 

@@ -2,19 +2,21 @@
 #include "analysis/ints.h"
 #include "analysis/plan.h"
 
-static int bit_allows(const splat_plan *plan, const struct sp_predicate *p, int64_t tile, int64_t row, int64_t col)
+static int bit_allows(const splat_plan *plan, int64_t number, int64_t row, int64_t col)
 {
     int64_t words = plan->tile_cols / 32;
-    int64_t at = ((p->table + tile) * plan->tile_rows + row) * words + col / 32;
+    int64_t at = (number * plan->tile_rows + row) * words + col / 32;
     return plan->bits[at] >> (col % 32) & 1;
 }
 
 int sp_predicate_allows(const splat_plan *plan, const struct sp_segment *segment, int32_t t, int64_t row0,
                         int64_t col0, int64_t i, int64_t j)
 {
-    const struct sp_predicate *p = &plan->predicates[segment->predicate];
+    const enum sp_pred_kind kind = (enum sp_pred_kind)SP_SEGMENT_KIND(segment->code);
+    const bool stored = kind == SP_PRED_TABLE || kind == SP_PRED_BITS;
+    const struct sp_predicate *p = &plan->predicates[stored ? 0 : segment->predicate];
     int64_t lo = (int64_t)p->lo_slope * i + p->lo_offset, hi = (int64_t)p->hi_slope * i + p->hi_offset;
-    switch ((enum sp_pred_kind)SP_SEGMENT_KIND(segment->code)) {
+    switch (kind) {
     case SP_PRED_NONE:
         return 1;
     case SP_PRED_LOWER:
@@ -24,7 +26,7 @@ int sp_predicate_allows(const splat_plan *plan, const struct sp_segment *segment
     case SP_PRED_BOUNDS:
         return j >= lo && j < hi;
     case SP_PRED_TABLE: {
-        const int32_t *entry = &plan->table[p->table + 2 * (i - row0)];
+        const int32_t *entry = &plan->table[2 * ((int64_t)segment->predicate * plan->tile_rows + i - row0)];
         return j >= entry[0] && j < entry[1];
     }
     case SP_PRED_PERIODIC: {
@@ -32,7 +34,8 @@ int sp_predicate_allows(const splat_plan *plan, const struct sp_segment *segment
         return j >= lo && j < hi && sp_mod64(j - phase, p->stride) < p->width;
     }
     case SP_PRED_BITS:
-        return bit_allows(plan, p, SP_SEGMENT_STEP(segment->code) ? t : 0, i - row0, j - col0);
+        return bit_allows(plan, segment->predicate + (SP_SEGMENT_STEP(segment->code) ? (int64_t)t : 0), i - row0,
+                          j - col0);
     case SP_PRED_COUNT:
         break;
     }

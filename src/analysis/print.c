@@ -1,6 +1,7 @@
 /* The plan as text, for `splatc dump --stage plan`. Long lists are cut in the middle and say by how much. */
 #include "analysis/ints.h"
 #include "analysis/plan.h"
+#include "analysis/view.h"
 #include "common/strbuf.h"
 
 enum { SHOWN_ROW_TILES = 24, SHOWN_SEGMENTS = 16 };
@@ -31,8 +32,10 @@ static void print_bounds(struct sp_strbuf *out, const struct sp_predicate *p)
 /* The predicate of a segment as a condition on i and j. */
 static void print_predicate(const splat_plan *plan, struct sp_strbuf *out, const struct sp_segment *segment)
 {
-    const struct sp_predicate *p = &plan->predicates[segment->predicate];
-    switch ((enum sp_pred_kind)SP_SEGMENT_KIND(segment->code)) {
+    const enum sp_pred_kind kind = (enum sp_pred_kind)SP_SEGMENT_KIND(segment->code);
+    const bool stored = kind == SP_PRED_TABLE || kind == SP_PRED_BITS;
+    const struct sp_predicate *p = &plan->predicates[stored ? 0 : segment->predicate];
+    switch (kind) {
     case SP_PRED_LOWER:
         sp_strbuf_puts(out, "j >= ");
         print_line(out, p->lo_slope, p->lo_offset);
@@ -51,10 +54,10 @@ static void print_predicate(const splat_plan *plan, struct sp_strbuf *out, const
         sp_strbuf_printf(out, ")) mod %d < %d", p->stride, p->width);
         break;
     case SP_PRED_TABLE:
-        sp_strbuf_printf(out, "table %d", p->table / (2 * plan->tile_rows));
+        sp_strbuf_printf(out, "table %d", segment->predicate);
         break;
     case SP_PRED_BITS:
-        sp_strbuf_printf(out, "bitmask %d%s", p->table, SP_SEGMENT_STEP(segment->code) ? " and following" : "");
+        sp_strbuf_printf(out, "bitmask %d%s", segment->predicate, SP_SEGMENT_STEP(segment->code) ? " and following" : "");
         break;
     case SP_PRED_NONE:
     case SP_PRED_COUNT:
@@ -64,8 +67,23 @@ static void print_predicate(const splat_plan *plan, struct sp_strbuf *out, const
 
 static void print_view(struct sp_strbuf *out, const struct sp_view *view)
 {
-    sp_strbuf_printf(out, "%s (n0 %d, box %d x %d)", sp_view_name((enum sp_view_kind)view->kind), view->n0,
-                     view->m1, view->m2);
+    sp_strbuf_puts(out, sp_view_name((enum sp_view_kind)view->kind));
+    if (view->zones > 1)
+        sp_strbuf_printf(out, " (n0 %d, c %d: %d zones, %d positions apart)", view->n0, view->c, view->zones,
+                         view->pitch);
+}
+
+/* The tokens of positions [first, first + count): "rows 0-127", or "rows 3, 7 ... 255". */
+static void print_tokens(struct sp_strbuf *out, const struct sp_view *view, int64_t first, int64_t count,
+                         const char *what)
+{
+    int64_t left = sp_view_zone_ranks(view, first / view->pitch) - first % view->pitch;
+    int64_t last = sp_view_token(view, first + sp_min64(count, left) - 1);
+    if (view->zones == 1)
+        sp_strbuf_printf(out, "%ss %lld-%lld", what, (long long)first, (long long)last);
+    else
+        sp_strbuf_printf(out, "%ss %lld, %lld ... %lld", what, (long long)sp_view_token(view, first),
+                         (long long)sp_view_token(view, first + sp_min64(1, left - 1)), (long long)last);
 }
 
 static void print_header(const splat_plan *plan, struct sp_strbuf *out)
@@ -149,8 +167,9 @@ static void print_pass(const splat_plan *plan, const struct sp_pass *pass, struc
             continue;
         const struct sp_row_tile *row_tile = &plan->row_tiles[pass->first_row_tile + k];
         int64_t row0 = (int64_t)row_tile->tile * plan->tile_rows;
-        sp_strbuf_printf(out, "row tile %d (rows %lld-%lld): %d tiles\n", row_tile->tile, (long long)row0,
-                         (long long)sp_min64(row0 + plan->tile_rows, plan->q_len) - 1, row_tile->tiles);
+        sp_strbuf_printf(out, "row tile %d (", row_tile->tile);
+        print_tokens(out, &pass->row_view, row0, plan->tile_rows, "row");
+        sp_strbuf_printf(out, "): %d tiles\n", row_tile->tiles);
         for (int64_t s = 0; s < row_tile->segment_count; s++)
             if (!elided(out, s, row_tile->segment_count, SHOWN_SEGMENTS, "  ", "segments"))
                 print_segment(plan, out, &plan->segments[row_tile->segment + s]);

@@ -104,17 +104,11 @@ static void flush_table(struct sp_builder *b)
     if (b->table_first == b->table_end || b->status != SPLAT_OK)
         return;
     int64_t number = sp_pool_add(&b->tables, b->table);
-    int64_t words = 2 * b->tile_rows;
-    if (number < 0 || number * words > INT32_MAX) {
-        sp_builder_fail(b, number < 0
-                               ? sp_no_memory("the plan's tables", (size_t)(b->tables.count * words) * 4)
-                               : sp_fail(SPLAT_UNSUPPORTED,
-                                         "the mask needs %lld tables of %lld words; the limit is 2^31 - 1 words",
-                                         (long long)number, (long long)words));
+    if (number < 0) {
+        sp_builder_fail(b, sp_no_memory("the plan's tables", (size_t)b->tables.count * b->tables.item_size));
         return;
     }
-    sp_builder_emit(b, b->table_first, b->table_end - b->table_first, SP_PRED_TABLE,
-                    &(struct sp_predicate){.table = (int32_t)(number * words)});
+    sp_builder_emit_table(b, b->table_first, b->table_end - b->table_first, number);
     b->table_first = b->table_end = 0;
 }
 

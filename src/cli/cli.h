@@ -26,7 +26,7 @@ struct sp_cli {
     const char *seq_path, *kv_seq_path; /* the tensor file that seq, kv_seq came from; NULL = the option */
     enum splat_align align;
     int64_t batch, heads, kv_heads, head_dim, value_dim; /* 0 = not given, until sp_cli_defaults */
-    int64_t tile_rows, tile_cols;
+    int64_t tile_rows, tile_cols, layout;
     enum splat_dtype dtype;
     enum splat_arch arch;
     enum splat_device device;

@@ -14,7 +14,7 @@ enum { SAMPLED_ROWS = 256 };
 
 struct tile_walk {
     struct sp_findings *findings;
-    int64_t pass, row0, tiles; /* of the row tile being walked */
+    int64_t pass, row_tile, tiles; /* of the row tile being walked */
 };
 
 static void add_predicate(struct sp_findings *f, const char *name, int64_t tiles)
@@ -32,25 +32,21 @@ static void add_predicate(struct sp_findings *f, const char *name, int64_t tiles
     f->predicates[p].tiles += tiles;
 }
 
-static int visit_tiles(int64_t pass, int64_t row0, int64_t rows, int64_t col0, int64_t cols,
-                       enum splat_tile_kind kind, const char *predicate, void *user)
+static int visit_tiles(const splat_tile_stretch *stretch, void *user)
 {
     struct tile_walk *walk = user;
     struct sp_findings *f = walk->findings;
-    (void)rows;
-    (void)col0;
-    int64_t tiles = (cols + f->info.tile_cols - 1) / f->info.tile_cols;
-    if (pass != walk->pass || row0 != walk->row0) {
-        walk->pass = pass;
-        walk->row0 = row0;
+    if (stretch->pass != walk->pass || stretch->row_tile != walk->row_tile) {
+        walk->pass = stretch->pass;
+        walk->row_tile = stretch->row_tile;
         walk->tiles = 0;
         f->row_tiles++;
     }
-    walk->tiles += tiles;
+    walk->tiles += stretch->tiles;
     if (walk->tiles > f->longest_row_tile)
         f->longest_row_tile = walk->tiles;
-    if (kind == SPLAT_TILE_PARTIAL)
-        add_predicate(f, predicate, tiles);
+    if (stretch->kind == SPLAT_TILE_PARTIAL)
+        add_predicate(f, stretch->predicate, stretch->tiles);
     return 0;
 }
 

@@ -27,6 +27,7 @@ enum option_id {
     OPT_DEVICE,
     OPT_SCALE,
     OPT_TILE,
+    OPT_LAYOUT,
     OPT_STAGE,
     OPT_OUTPUT,
     OPT_PNG,
@@ -76,6 +77,7 @@ static const struct option_row {
     {OPT_TILE, "tile", "MxN", WITH_MASK, "force a tile shape, rows x columns, such as 128x64"},
     {OPT_STAGE, "stage", "STAGE", SP_DUMP, "acsr, plan, spec, source (default), ptx or log"},
     {OPT_OUTPUT, "output", "FILE", SP_DUMP, "where to write, also -o; - is stdout (default)"},
+    {OPT_LAYOUT, "layout", "N", WITH_MASK, "force layout N of those that explain lists; 1 is token order"},
     {OPT_PNG, "png", "FILE", SP_EXPLAIN, "draw the mask, its tiles coloured by kind"},
     {OPT_Q, "q", "FILE", SP_RUN, "queries: .npy, [B,H,S,D], float32 or float16; with --k and --v"},
     {OPT_K, "k", "FILE", SP_RUN, "keys, likewise"},
@@ -256,6 +258,8 @@ static enum splat_status take_problem(enum option_id id, const char *text, struc
         return sp_parse_positive("--scale", text, &cli->scale);
     case OPT_TILE:
         return parse_tile(text, cli);
+    case OPT_LAYOUT:
+        return sp_parse_whole("--layout", text, 1, 64, &cli->layout);
     default:
         return sp_fail(SPLAT_INTERNAL, "option %d is in the table and nowhere else", (int)id);
     }
@@ -486,4 +490,5 @@ void sp_cli_library_options(const struct sp_cli *cli, splat_options *options)
     options->kv_heads = cli->kv_heads;
     options->tile_rows = cli->tile_rows;
     options->tile_cols = cli->tile_cols;
+    options->layout = cli->layout;
 }

@@ -57,23 +57,38 @@ void sp_picture_print_colours(void)
 
 /* ---- Tiles ---- */
 
-static int visit_tiles(int64_t pass, int64_t row0, int64_t rows, int64_t col0, int64_t cols,
-                       enum splat_tile_kind kind, const char *predicate, void *user)
+/* The pixels of block `k` of a run, along one side of the picture. */
+static void pixels_of(const struct picture *p, const splat_acsr_run *run, int64_t k, int64_t side, int64_t *first,
+                      int64_t *end)
+{
+    int64_t begin = run->start + k * (int64_t)run->stride, last = begin + run->width;
+    *first = begin * p->zoom / p->cell;
+    *end = (last * p->zoom + p->cell - 1) / p->cell;
+    *end = *end < side ? *end : side;
+}
+
+static int visit_tiles(const splat_tile_stretch *stretch, void *user)
 {
     struct picture *p = user;
-    (void)pass;
-    (void)kind;
     int tint = NO_TILE + 1;
-    while (tint < TINT_COUNT - 1 && strcmp(tints[tint].predicate, predicate) != 0)
+    while (tint < TINT_COUNT - 1 && strcmp(tints[tint].predicate, stretch->predicate) != 0)
         tint++;
-    int64_t top = row0 * p->zoom / p->cell, bottom = ((row0 + rows) * p->zoom + p->cell - 1) / p->cell;
-    int64_t left = col0 * p->zoom / p->cell, right = ((col0 + cols) * p->zoom + p->cell - 1) / p->cell;
-    bottom = bottom < p->height ? bottom : p->height;
-    right = right < p->width ? right : p->width;
-    for (int64_t y = top; y < bottom; y++)
-        for (int64_t x = left; x < right; x++)
-            if (p->tile[y * p->width + x] < tint) /* where tiles share a pixel, the costlier kind shows */
-                p->tile[y * p->width + x] = (uint8_t)tint;
+    int64_t top, bottom, left, right, done_rows = 0;
+    for (int64_t a = 0; a < stretch->rows.count; a++) {
+        pixels_of(p, &stretch->rows, a, p->height, &top, &bottom);
+        top = top > done_rows ? top : done_rows; /* blocks may share pixels */
+        int64_t done = 0;
+        for (int64_t b = 0; b < stretch->columns.count && top < bottom; b++) {
+            pixels_of(p, &stretch->columns, b, p->width, &left, &right);
+            left = left > done ? left : done;
+            for (int64_t y = top; y < bottom; y++)
+                for (int64_t x = left; x < right; x++)
+                    if (p->tile[y * p->width + x] < tint) /* where tiles share a pixel, the costlier kind shows */
+                        p->tile[y * p->width + x] = (uint8_t)tint;
+            done = right > done ? right : done;
+        }
+        done_rows = bottom > done_rows ? bottom : done_rows;
+    }
     return 0;
 }
 
@@ -188,11 +203,27 @@ static enum splat_status paint(struct picture *p, const splat_acsr *acsr, png_st
     return SPLAT_OK;
 }
 
+enum { REASON = 128 }; /* bytes for what libpng says */
+
+/* libpng's own would print. */
+static void on_png_error(png_structp png, png_const_charp message)
+{
+    char *reason = png_get_error_ptr(png);
+    snprintf(reason, REASON, "%s", message);
+    png_longjmp(png, 1);
+}
+
+static void on_png_warning(png_structp png, png_const_charp message)
+{
+    (void)png, (void)message; /* what matters comes as an error too */
+}
+
 /* libpng leaves by longjmp; nothing that changes after setjmp is used on the way out. */
 static enum splat_status encode(struct picture *p, const splat_acsr *acsr, const char *path, FILE *stream,
                                 uint8_t *rgb)
 {
-    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
+    char reason[REASON] = "";
+    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, reason, on_png_error, on_png_warning);
     png_infop info = png ? png_create_info_struct(png) : NULL;
     if (!info) {
         png_destroy_write_struct(&png, NULL);
@@ -200,7 +231,9 @@ static enum splat_status encode(struct picture *p, const splat_acsr *acsr, const
     }
     if (setjmp(png_jmpbuf(png))) {
         png_destroy_write_struct(&png, &info);
-        return sp_fail(SPLAT_IO, "picture '%s' could not be written", path);
+        if (strstr(reason, "emory")) /* "Out of Memory", in more than one spelling */
+            return sp_fail(SPLAT_NO_MEMORY, "no memory for picture '%s' (libpng: %s)", path, reason);
+        return sp_fail(SPLAT_IO, "picture '%s' could not be written (libpng: %s)", path, reason);
     }
     png_init_io(png, stream);
     png_set_IHDR(png, info, (png_uint_32)p->width, (png_uint_32)p->height, 8, PNG_COLOR_TYPE_RGB,

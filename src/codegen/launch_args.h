@@ -5,6 +5,13 @@
 
 typedef long long sp_i64;
 
+/* A view of a sequence (src/analysis/view.h): token n0*y + x is in zone x >> c_log2, at rank (y << c_log2) + x % c of
+ * it, which is position zone*pitch + rank. */
+struct sp_launch_view {
+    int n0, c_log2, pitch;
+    int rest; /* length % n0: zones that end below it have one grid row more */
+};
+
 struct sp_launch_args {
     const void *q, *k, *v;
     void *o;
@@ -26,6 +33,9 @@ struct sp_launch_args {
     int section;                /* (batch, head) pairs that are walked together, longest row tile first */
     int map_batch, map_heads;   /* 1 = broadcast */
     float scale, scale_log2;    /* scale and scale * log2(e) */
+    struct sp_launch_view row_view, column_views[2]; /* read by kernels with views */
+    int merge; /* 1: merges into the o and lse of the launches before; lse is not null then */
+    int reserved;
 };
 
 #endif

@@ -11,6 +11,10 @@
 
 /* ---- What fills the regions ---- */
 
+/* Of a thread, by warpgroups that multiply; with those of the producer they fill the register file. One warpgroup runs
+ * beside those of another block. */
+static const int consumer_registers[] = {0, 216, 232, 160};
+
 static enum splat_status write_params(const struct sp_spec *spec, struct sp_strbuf *out)
 {
     sp_strbuf_printf(out, "constexpr bool IS_BF16 = %s;\n", spec->dtype == SPLAT_BF16 ? "true" : "false");
@@ -19,15 +23,18 @@ static enum splat_status write_params(const struct sp_spec *spec, struct sp_strb
     sp_strbuf_printf(out, "constexpr int TILE_ROWS = %d;\n", (int)spec->tile_rows);
     sp_strbuf_printf(out, "constexpr int TILE_COLS = %d;\n", (int)spec->tile_cols);
     if (spec->family == SP_FAMILY_HOPPER) {
-        int three = spec->tile_rows == 192;
-        sp_strbuf_printf(out, "constexpr int CONSUMER_REGISTERS = %d;\n", three ? 160 : 232);
-        sp_strbuf_printf(out, "constexpr int PRODUCER_REGISTERS = %d;\n", three ? 32 : 40);
+        int groups = spec->tile_rows / 64;
+        sp_strbuf_printf(out, "constexpr int CONSUMER_REGISTERS = %d;\n", consumer_registers[groups]);
+        sp_strbuf_printf(out, "constexpr int PRODUCER_REGISTERS = %d;\n", groups == 3 ? 32 : 40);
+        sp_strbuf_printf(out, "constexpr int BLOCKS_PER_SM = %d;\n", (int)spec->blocks_per_sm);
         sp_strbuf_printf(out, "constexpr bool O_IN_Q = %s;\n", sp_spec_o_in_q(spec) ? "true" : "false");
     } else {
         sp_strbuf_printf(out, "constexpr int WARPS = %d;\n", (int)spec->warps);
         sp_strbuf_printf(out, "constexpr int BLOCKS_PER_SM = %d;\n", (int)spec->blocks_per_sm);
     }
     sp_strbuf_printf(out, "constexpr bool MASK_MAP = %s;\n", spec->mask_map ? "true" : "false");
+    sp_strbuf_printf(out, "constexpr bool LATTICE = %s;\n", spec->lattice ? "true" : "false");
+    sp_strbuf_printf(out, "constexpr bool MERGE = %s;\n", spec->merge ? "true" : "false");
     sp_strbuf_printf(out, "constexpr unsigned PREDICATE_MASK = 0x%x;\n", (unsigned)spec->predicate_mask);
     sp_strbuf_printf(out, "constexpr int SHARED_BYTES = %lld;\n", (long long)sp_spec_shared_bytes(spec));
     return SPLAT_OK;
@@ -175,6 +182,9 @@ static void write_opening(const struct sp_spec *spec, struct sp_strbuf *out)
     sp_emit_predicate_names(spec, out);
     sp_strbuf_printf(out, "\n//   masks       %s\n",
                      spec->mask_map ? "one for each (batch, head), by a map" : "one");
+    if (spec->lattice || spec->merge)
+        sp_strbuf_printf(out, "//   views       %s%s\n", spec->lattice ? "tiles walk lattices" : "linear",
+                         spec->merge ? "; several launches, the later ones merge" : "");
     sp_strbuf_printf(out, "//   launch      %d threads and %lld bytes of dynamic shared memory a block\n",
                      (int)(32 * spec->warps), (long long)sp_spec_shared_bytes(spec));
     sp_strbuf_printf(out, "//   compile     nvcc -x cu -std=c++17 -arch=sm_%d%s -cubin\n\n", (int)spec->arch,
@@ -189,6 +199,8 @@ enum splat_status sp_source_make(const struct sp_spec *spec, struct sp_source *s
         .threads = 32 * spec->warps,
         .shared_bytes = (int32_t)sp_spec_shared_bytes(spec),
         .persistent = spec->family == SP_FAMILY_HOPPER,
+        .blocks_per_sm = spec->blocks_per_sm,
+        .lattice = spec->lattice,
     };
     write_opening(spec, &made.text);
     enum splat_status status = assemble(spec, &made.text);

@@ -19,13 +19,22 @@ static int64_t odd_chunks(int64_t dim_bytes)
     return 16 * (dim_bytes / 16 | 1);
 }
 
-/* The layout of attention_sm90.cuh: q, two stages of k and of v, results unless they share q's memory, barriers and
- * flags, and what rounding up to 1024 may take. */
+/* What a PARTIAL tile brings along: a table, a bitmask or a predicate, the largest of those that may occur. */
+static int64_t mask_bytes(const struct sp_spec *spec)
+{
+    int64_t table = spec->predicate_mask >> SP_PRED_TABLE & 1 ? 8 * spec->tile_rows : 0;
+    int64_t bits = spec->predicate_mask >> SP_PRED_BITS & 1 ? spec->tile_rows * (spec->tile_cols / 8) : 0;
+    int64_t words = table > bits ? table : bits, predicate = (int64_t)sizeof(struct sp_predicate);
+    return words > predicate ? words : predicate;
+}
+
+/* The layout of attention_sm90.cuh: q, two stages of k and of v, results unless they share q's memory, four tiles'
+ * masks, barriers and flags, and what rounding up to 1024 may take. */
 static int64_t hopper_bytes(const struct sp_spec *spec, int o_in_q)
 {
     int64_t head = (spec->head_dim + 63) / 64 * 128, value = (spec->value_dim + 63) / 64 * 128;
     return spec->tile_rows * head + 2 * spec->tile_cols * (head + value) + (o_in_q ? 0 : spec->tile_rows * value) +
-           8 * 12 + 4 * 2 * 3 + 1024;
+           4 * mask_bytes(spec) + 8 * 12 + 4 * 2 * 3 + 1024;
 }
 
 int sp_spec_o_in_q(const struct sp_spec *spec)
@@ -41,11 +50,7 @@ int64_t sp_spec_shared_bytes(const struct sp_spec *spec)
     int64_t k_pitch = odd_chunks(2 * ((spec->head_dim + 15) / 16 * 16));
     int64_t v_pitch = odd_chunks(2 * spec->value_dim);
     int64_t q_pitch = k_pitch > v_pitch ? k_pitch : v_pitch;
-    int64_t table = spec->predicate_mask >> SP_PRED_TABLE & 1 ? 8 * spec->tile_rows : 0;
-    int64_t bits = spec->predicate_mask >> SP_PRED_BITS & 1 ? spec->tile_rows * (spec->tile_cols / 8) : 0;
-    int64_t record = 16 + (spec->predicate_mask != 0 ? (int64_t)sizeof(struct sp_predicate) : 0);
-    return spec->tile_rows * q_pitch + spec->tile_cols * (k_pitch + v_pitch) + (table > bits ? table : bits) +
-           record;
+    return spec->tile_rows * q_pitch + spec->tile_cols * (k_pitch + v_pitch) + mask_bytes(spec) + 16;
 }
 
 static enum splat_status check_dims(const struct sp_spec *spec)
@@ -66,10 +71,10 @@ static enum splat_status check_shape(const struct sp_spec *spec)
     if (spec->family == SP_FAMILY_HOPPER) {
         if (spec->arch != SPLAT_ARCH_SM90A)
             return sp_fail(SPLAT_UNSUPPORTED, "arch is sm_%d; the Hopper kernel needs sm_90a", (int)spec->arch);
-        if ((rows != 128 && rows != 192) || warps != rows / 16 + 4 || cols < 32 || cols > 256 || cols % 32 != 0)
+        if ((rows != 64 && rows != 128 && rows != 192) || warps != rows / 16 + 4 || cols < 32 || cols > 256 || cols % 32 != 0)
             return sp_fail(
                 SPLAT_UNSUPPORTED,
-                "tile %dx%d with %d warps; the Hopper kernel takes 128 or 192 rows, a multiple of 32 columns "
+                "tile %dx%d with %d warps; the Hopper kernel takes 64, 128 or 192 rows, a multiple of 32 columns "
                 "up to 256, and 4 warps for every 64 rows and 4 more",
                 rows, cols, warps);
         return SPLAT_OK;
@@ -102,23 +107,17 @@ static enum splat_status check_shared(const struct sp_spec *spec)
                    (long long)bytes, (int)spec->arch, (long long)limit);
 }
 
-/* One launch over linear views for each distinct mask is what the portable kernel knows. */
-static enum splat_status check_plan(const splat_plan *plan)
+/* Whether any tile walks the sequence otherwise than token by token. */
+static int has_lattice(const splat_plan *plan)
 {
-    if (plan->pass_count != plan->mask_count)
-        return sp_fail(SPLAT_UNSUPPORTED,
-                       "the plan has %lld passes for %lld masks; the kernel runs one for each mask",
-                       (long long)plan->pass_count, (long long)plan->mask_count);
-    for (int64_t p = 0; p < plan->pass_count; ++p)
-        if (plan->passes[p].row_view.kind != SP_VIEW_LINEAR || plan->passes[p].merge != 0)
-            return sp_fail(SPLAT_UNSUPPORTED,
-                           "pass %lld has row view %d, merge %d; the kernel needs linear (0), merge 0",
-                           (long long)p, (int)plan->passes[p].row_view.kind, (int)plan->passes[p].merge);
-    for (int64_t v = 0; v < plan->view_count; ++v)
-        if (plan->views[v].kind != SP_VIEW_LINEAR)
-            return sp_fail(SPLAT_UNSUPPORTED, "view %lld of the plan has kind %d; the kernel needs linear (0)",
-                           (long long)v, (int)plan->views[v].kind);
-    return SPLAT_OK;
+    int lattice = 0;
+    for (int64_t p = 0; p < plan->pass_count; ++p) {
+        const struct sp_pass *pass = &plan->passes[p];
+        lattice |= pass->row_view.zones > 1;
+        for (int32_t v = 0; v < pass->column_view_count; ++v)
+            lattice |= plan->views[pass->column_view + v].zones > 1;
+    }
+    return lattice;
 }
 
 /* The predicates a kernel is built with: the affine ones, or all. A plan's own set may change with the length of
@@ -139,9 +138,6 @@ enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *opti
         return sp_fail(SPLAT_UNSUPPORTED,
                        "dtype is %d; GPU kernels exist for fp16 (0) and bf16 (1), fp32 runs on the CPU",
                        (int)options->dtype);
-    enum splat_status status = check_plan(plan);
-    if (status != SPLAT_OK)
-        return status;
     const struct sp_tune_table *tune = sp_tune_table_for(arch);
     if (plan->tune_row < 0 || plan->tune_row >= tune->row_count)
         return sp_fail(SPLAT_INTERNAL, "tune row is %d; the table of %s has %d rows", (int)plan->tune_row,
@@ -163,7 +159,10 @@ enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *opti
         .blocks_per_sm = row->blocks_per_sm,
         .predicate_mask = predicate_set(plan->predicate_mask),
         .mask_map = plan->map != NULL,
+        .lattice = has_lattice(plan),
+        .merge = plan->launch_count > 1,
     };
+    enum splat_status status;
     if ((status = check_dims(&made)) != SPLAT_OK || (status = check_shape(&made)) != SPLAT_OK ||
         (status = check_shared(&made)) != SPLAT_OK)
         return status;
@@ -186,4 +185,6 @@ void sp_spec_print(const struct sp_spec *spec, struct sp_strbuf *out)
     sp_strbuf_puts(out, "predicates     ");
     sp_emit_predicate_names(spec, out);
     sp_strbuf_printf(out, "\nmask_map       %s\n", spec->mask_map ? "yes" : "no");
+    sp_strbuf_printf(out, "lattice        %s\n", spec->lattice ? "yes" : "no");
+    sp_strbuf_printf(out, "merge          %s\n", spec->merge ? "yes" : "no");
 }

@@ -16,6 +16,8 @@ struct sp_spec {
     int32_t blocks_per_sm;   /* second argument of __launch_bounds__ */
     uint32_t predicate_mask; /* of enum sp_pred_kind: which predicates the kernel must know */
     int32_t mask_map;        /* 1: (batch, head) -> mask is looked up */
+    int32_t lattice;         /* 1: tiles may walk the sequence in other orders than token by token */
+    int32_t merge;           /* 1: later launches merge into the results of earlier ones */
 };
 
 /* SPLAT_UNSUPPORTED, with the argument and the limit, when no kernel exists for the plan and options. */
@@ -30,6 +32,8 @@ struct sp_source {
     int32_t threads;    /* a block */
     int32_t shared_bytes; /* dynamic shared memory a block */
     int32_t persistent;   /* 1: the grid is as many blocks as run at once, and tensor maps follow the arguments */
+    int32_t blocks_per_sm;
+    int32_t lattice;      /* 1: maps for two column views and both lengths of zones */
 };
 
 enum splat_status sp_source_make(const struct sp_spec *spec, struct sp_source *source);

@@ -11,6 +11,7 @@
  * - A masked score becomes -inf by selection, and a masked key of v is multiplied only when the whole tile of v is
  *   finite, so that NaN and Inf at masked keys stay there. At allowed keys they show.
  * - Rows from q_len and keys from kv_len on are never read.
+ * - Launches of a plan run one after the other; later ones merge into o and lse, as the kernels do.
  */
 #include "runtime/cpu_engine.h"
 
@@ -19,6 +20,7 @@
 #include <stdlib.h>
 
 #include "analysis/ints.h"
+#include "analysis/view.h"
 #include "common/error.h"
 #include "runtime/cpu_float.h"
 
@@ -47,6 +49,8 @@ struct scratch {
     float *row_sum;   /* [M] */
     float *rescale;   /* [M]: what the outputs so far are multiplied by */
     uint8_t *allowed; /* [M][N] */
+    int64_t *queries; /* [M]: the row tile's tokens */
+    int64_t *keys;    /* [N]: the column tile's */
 };
 
 /* The tile at hand. */
@@ -69,6 +73,8 @@ struct engine {
     int64_t value_dim, pitch; /* pitch: value_dim rounded up to COL_GROUP */
     int64_t group;            /* query heads a key head */
     float scale, scale_log2;
+    float *lse; /* written by every launch and read by the later ones; may be null when there is one */
+    int64_t lse_batch, lse_head;
 };
 
 /* ---- Inner loops ---- */
@@ -243,27 +249,37 @@ static void *row_address(const struct engine *e, const splat_tensor *tensor, int
     return (char *)tensor->data + at * (int64_t)sp_element_size(e->dtype);
 }
 
-static void load_queries(const struct engine *e, const struct scratch *s, int64_t batch, int64_t head, int64_t row0,
-                         int64_t rows)
+/* The tokens of positions [first, first + count), -1 where there is none; how many of them lie before the end of the
+ * zone. */
+static int64_t find_tokens(const struct sp_view *view, int64_t first, int64_t count, int64_t *tokens)
+{
+    int64_t there = sp_min64(count, sp_view_zone_ranks(view, first / view->pitch) - first % view->pitch);
+    for (int64_t k = 0; k < there; k++)
+        tokens[k] = view->zones == 1 ? first + k : sp_view_token(view, first + k);
+    return there;
+}
+
+static void load_queries(const struct engine *e, const struct scratch *s, int64_t batch, int64_t head, int64_t rows)
 {
     memset(s->q, 0, (size_t)(e->M * e->D) * sizeof(float));
     for (int64_t r = 0; r < rows; r++) {
         float *out = s->q + r / ROW_GROUP * ROW_GROUP * e->D + r % ROW_GROUP;
-        sp_widen(e->dtype, row_address(e, &e->args->q, batch, head, row0 + r), e->D, s->rows);
+        if (s->queries[r] < 0)
+            continue;
+        sp_widen(e->dtype, row_address(e, &e->args->q, batch, head, s->queries[r]), e->D, s->rows);
         for (int64_t d = 0; d < e->D; d++)
             out[d * ROW_GROUP] = s->rows[d];
     }
 }
 
 /* Transposes; columns from `cols` on become zero. */
-static void load_keys(const struct engine *e, const struct scratch *s, int64_t batch, int64_t head, int64_t col0,
-                      int64_t cols)
+static void load_keys(const struct engine *e, const struct scratch *s, int64_t batch, int64_t head, int64_t cols)
 {
     for (int64_t n = 0; n < e->N; n += LANES) {
         for (int64_t l = 0; l < LANES; l++) {
             float *row = s->rows + l * e->D;
-            if (n + l < cols)
-                sp_widen(e->dtype, row_address(e, &e->args->k, batch, head, col0 + n + l), e->D, row);
+            if (n + l < cols && s->keys[n + l] >= 0)
+                sp_widen(e->dtype, row_address(e, &e->args->k, batch, head, s->keys[n + l]), e->D, row);
             else
                 memset(row, 0, (size_t)e->D * sizeof *row);
         }
@@ -274,13 +290,16 @@ static void load_keys(const struct engine *e, const struct scratch *s, int64_t b
 }
 
 /* Returns whether there is a NaN or an Inf among the values. */
-static int load_values(const struct engine *e, const struct scratch *s, int64_t batch, int64_t head, int64_t col0,
-                       int64_t cols)
+static int load_values(const struct engine *e, const struct scratch *s, int64_t batch, int64_t head, int64_t cols)
 {
     int found = 0;
     for (int64_t n = 0; n < cols; n++) {
         float *row = s->v + n * e->pitch;
-        sp_widen(e->dtype, row_address(e, &e->args->v, batch, head, col0 + n), e->value_dim, row);
+        if (s->keys[n] < 0) {
+            memset(row, 0, (size_t)e->value_dim * sizeof *row);
+            continue;
+        }
+        sp_widen(e->dtype, row_address(e, &e->args->v, batch, head, s->keys[n]), e->value_dim, row);
 #pragma omp simd reduction(| : found)
         for (int64_t c = 0; c < e->value_dim; c++)
             found |= (sp_float_bits(row[c]) & 0x7f800000u) == 0x7f800000u;
@@ -322,10 +341,12 @@ static void allow_row(const struct engine *e, const struct sp_segment *segment, 
                       int64_t col0, int64_t cols, int64_t r, uint8_t *allowed)
 {
     const splat_plan *plan = e->plan;
-    const struct sp_predicate *p = &plan->predicates[segment->predicate];
+    const enum sp_pred_kind kind = (enum sp_pred_kind)SP_SEGMENT_KIND(segment->code);
+    const int64_t number = segment->predicate + (SP_SEGMENT_STEP(segment->code) ? (int64_t)t : 0);
+    const struct sp_predicate *p = &plan->predicates[kind == SP_PRED_TABLE || kind == SP_PRED_BITS ? 0 : number];
     const int64_t i = row0 + r, end = col0 + cols;
     const int64_t lo = affine(p->lo_slope, i, p->lo_offset), hi = affine(p->hi_slope, i, p->hi_offset);
-    switch ((enum sp_pred_kind)SP_SEGMENT_KIND(segment->code)) {
+    switch (kind) {
     case SP_PRED_LOWER:
         allow_interval(allowed, col0, cols, lo, end);
         break;
@@ -336,16 +357,15 @@ static void allow_row(const struct engine *e, const struct sp_segment *segment, 
         allow_interval(allowed, col0, cols, lo, hi);
         break;
     case SP_PRED_TABLE:
-        allow_interval(allowed, col0, cols, plan->table[p->table + 2 * r], plan->table[p->table + 2 * r + 1]);
+        allow_interval(allowed, col0, cols, plan->table[2 * (number * e->M + r)],
+                       plan->table[2 * (number * e->M + r) + 1]);
         break;
     case SP_PRED_PERIODIC:
         allow_blocks(allowed, col0, cols, p, i);
         break;
-    case SP_PRED_BITS: {
-        int64_t number = (int64_t)p->table + (SP_SEGMENT_STEP(segment->code) ? t : 0);
+    case SP_PRED_BITS:
         allow_bits(allowed, cols, plan->bits + (number * e->M + r) * (e->N / 32));
         break;
-    }
     case SP_PRED_NONE:
     case SP_PRED_COUNT:
         allow_interval(allowed, col0, cols, col0, end);
@@ -355,13 +375,15 @@ static void allow_row(const struct engine *e, const struct sp_segment *segment, 
 
 /* ---- One row tile ---- */
 
-static void visit_tile(const struct engine *e, const struct scratch *s, const struct sp_segment *segment, int32_t t,
-                       int64_t row0, int64_t rows, int64_t batch, int64_t head)
+static void visit_tile(const struct engine *e, const struct scratch *s, const struct sp_pass *pass,
+                       const struct sp_segment *segment, int32_t t, int64_t row0, int64_t rows, int64_t batch,
+                       int64_t head)
 {
+    const struct sp_view *view = &e->plan->views[pass->column_view + SP_SEGMENT_VIEW(segment->code)];
     const int64_t col0 = ((int64_t)segment->first + t) * e->N, kv_head = head / e->group;
-    struct tile tile = {rows, sp_min64(e->N, e->plan->kv_len - col0), 0, 0};
-    load_keys(e, s, batch, kv_head, col0, tile.cols);
-    tile.nonfinite = load_values(e, s, batch, kv_head, col0, tile.cols);
+    struct tile tile = {rows, find_tokens(view, col0, e->N, s->keys), 0, 0};
+    load_keys(e, s, batch, kv_head, tile.cols);
+    tile.nonfinite = load_values(e, s, batch, kv_head, tile.cols);
     tile.masked = SP_SEGMENT_KIND(segment->code) != SP_PRED_NONE || tile.cols < e->N;
     if (tile.masked) {
         memset(s->allowed, 0, (size_t)(rows * e->N));
@@ -371,9 +393,8 @@ static void visit_tile(const struct engine *e, const struct scratch *s, const st
     e->compute_tile(e, s, &tile);
 }
 
-static void store_row(const struct engine *e, const float *o, float sum, void *out)
+static void store_row(const struct engine *e, const float *o, float divisor, void *out)
 {
-    const float divisor = sum == 0.0f ? 1.0f : sum; /* nothing allowed: o is 0 already */
     for (int64_t c = 0; c < e->value_dim; c++) {
         const float value = o[c] / divisor;
         if (e->dtype == SPLAT_FP32)
@@ -383,25 +404,47 @@ static void store_row(const struct engine *e, const float *o, float sum, void *o
     }
 }
 
-static void store_results(const struct engine *e, const struct scratch *s, int64_t batch, int64_t head,
-                          int64_t row0, int64_t rows)
+/* Brings what earlier launches wrote for a row into it: outputs `o` of weight `sum` and log-sum-exp `lse` become those
+ * of both. Gives the joint log-sum-exp. */
+static float merge_row(const struct engine *e, const struct scratch *s, float *o, float *sum, float lse, float before,
+                       const void *out)
 {
-    const splat_attention_args *args = e->args;
+    if (before == -INFINITY)
+        return lse;
+    sp_widen(e->dtype, out, e->value_dim, s->rows);
+    const float top = fmaxf(lse, before);
+    const float mine = *sum == 0.0f ? 0.0f : expf(lse - top), theirs = expf(before - top);
+    const float own = *sum == 0.0f ? 0.0f : mine / *sum;
+    for (int64_t c = 0; c < e->value_dim; c++) /* a weight that underflows must not meet an infinity */
+        o[c] = (own == 0.0f ? 0.0f : o[c] * own) + (theirs == 0.0f ? 0.0f : s->rows[c] * theirs);
+    *sum = mine + theirs;
+    return top + logf(*sum);
+}
+
+static void store_results(const struct engine *e, const struct scratch *s, const struct sp_pass *pass, int64_t batch,
+                          int64_t head, int64_t rows)
+{
+    float *lse_head = e->lse ? e->lse + batch * e->lse_batch + head * e->lse_head : NULL;
     for (int64_t r = 0; r < rows; r++) {
-        const float sum = s->row_sum[r];
-        store_row(e, s->o + r * e->pitch, sum, row_address(e, &args->o, batch, head, row0 + r));
-        if (args->lse)
-            args->lse[batch * args->lse_batch_stride + head * args->lse_head_stride + row0 + r] =
-                sum == 0.0f ? -INFINITY : (float)((double)s->row_max[r] * (double)e->scale + log((double)sum));
+        if (s->queries[r] < 0)
+            continue;
+        float sum = s->row_sum[r], *o = s->o + r * e->pitch;
+        void *out = row_address(e, &e->args->o, batch, head, s->queries[r]);
+        float lse = sum == 0.0f ? -INFINITY : (float)((double)s->row_max[r] * (double)e->scale + log((double)sum));
+        if (pass->merge)
+            lse = merge_row(e, s, o, &sum, lse, lse_head[s->queries[r]], out);
+        store_row(e, o, sum == 0.0f ? 1.0f : sum, out); /* nothing allowed: o is 0 already */
+        if (lse_head)
+            lse_head[s->queries[r]] = lse;
     }
 }
 
-static void run_row_tile(const struct engine *e, const struct scratch *s, const struct sp_row_tile *row_tile,
-                         int64_t batch, int64_t head)
+static void run_row_tile(const struct engine *e, const struct scratch *s, const struct sp_pass *pass,
+                         const struct sp_row_tile *row_tile, int64_t batch, int64_t head)
 {
-    const int64_t row0 = row_tile->tile * e->M, rows = sp_min64(e->M, e->plan->q_len - row0);
+    const int64_t row0 = row_tile->tile * e->M, rows = find_tokens(&pass->row_view, row0, e->M, s->queries);
     if (row_tile->segment_count)
-        load_queries(e, s, batch, head, row0, rows);
+        load_queries(e, s, batch, head, rows);
     memset(s->o, 0, (size_t)(e->M * e->pitch) * sizeof(float));
     for (int64_t r = 0; r < e->M; r++) {
         s->row_max[r] = -INFINITY;
@@ -411,37 +454,19 @@ static void run_row_tile(const struct engine *e, const struct scratch *s, const 
     for (int32_t n = 0; n < row_tile->segment_count; n++) {
         const struct sp_segment *segment = &e->plan->segments[row_tile->segment + n];
         for (int32_t t = 0; t < segment->count; t++)
-            visit_tile(e, s, segment, t, row0, rows, batch, head);
+            visit_tile(e, s, pass, segment, t, row0, rows, batch, head);
     }
-    store_results(e, s, batch, head, row0, rows);
+    store_results(e, s, pass, batch, head, rows);
 }
 
 /* ---- The run ---- */
 
-/* What a plan must be for this engine; the planner makes no other today. */
 static enum splat_status check_plan(const splat_plan *plan)
 {
     if (plan->tile_rows % ROW_GROUP || plan->tile_cols % 32)
         return sp_fail(SPLAT_UNSUPPORTED,
                        "the plan's tiles are %d x %d; the CPU engine needs multiples of %d rows and 32 columns",
                        (int)plan->tile_rows, (int)plan->tile_cols, ROW_GROUP);
-    if (plan->pass_count != plan->mask_count)
-        return sp_fail(SPLAT_UNSUPPORTED, "the plan has %lld passes for %lld masks; the CPU engine runs one a mask",
-                       (long long)plan->pass_count, (long long)plan->mask_count);
-    const int64_t tiles = sp_ceil_div(plan->q_len, plan->tile_rows);
-    for (int64_t k = 0; k < plan->pass_count; k++) {
-        const struct sp_pass *pass = &plan->passes[k];
-        if (pass->row_view.kind != SP_VIEW_LINEAR || pass->column_view_count != 1 ||
-            plan->views[pass->column_view].kind != SP_VIEW_LINEAR)
-            return sp_fail(SPLAT_UNSUPPORTED,
-                           "pass %lld has other views than one linear one; the CPU engine runs none", (long long)k);
-        if (pass->merge || pass->mask_index != k || pass->row_tile_count != tiles)
-            return sp_fail(
-                SPLAT_UNSUPPORTED,
-                "pass %lld has merge %d, mask %d and %d row tiles; the CPU engine needs 0, %lld and %lld",
-                (long long)k, (int)pass->merge, (int)pass->mask_index, (int)pass->row_tile_count, (long long)k,
-                (long long)tiles);
-    }
     return SPLAT_OK;
 }
 
@@ -456,6 +481,9 @@ static struct engine make_engine(const splat_plan *plan, const splat_options *op
     e.pitch = sp_ceil_div(e.value_dim, COL_GROUP) * COL_GROUP;
     e.group = args->kv_heads ? args->heads / args->kv_heads : 1;
     e.scale = args->scale != 0.0f ? args->scale : (float)(1.0 / sqrt((double)options->head_dim));
+    e.lse = args->lse;
+    e.lse_batch = args->lse_batch_stride;
+    e.lse_head = args->lse_head_stride;
     e.scale_log2 = fminf((float)((double)e.scale * LOG2_E), 0x1.fffffep127f);
     return e;
 }
@@ -463,8 +491,9 @@ static struct engine make_engine(const splat_plan *plan, const splat_options *op
 /* Floats of one thread's scratch, rounded up so that threads share no cache line. */
 static int64_t scratch_floats(const struct engine *e)
 {
-    int64_t floats = e->M * e->D + e->D * e->N + e->N * e->pitch + e->M * e->N + e->M * e->pitch + LANES * e->D +
-                     3 * e->M + e->M * e->N / 4;
+    int64_t rows = LANES * sp_max64(e->D, e->pitch);
+    int64_t floats = e->M * e->D + e->D * e->N + e->N * e->pitch + e->M * e->N + e->M * e->pitch + rows + 3 * e->M +
+                     e->M * e->N / 4 + 2 * (e->M + e->N);
     return sp_ceil_div(floats, 64) * 64;
 }
 
@@ -477,21 +506,41 @@ static struct scratch place_scratch(const struct engine *e, float *at)
     s.scores = s.v + e->N * e->pitch;
     s.o = s.scores + e->M * e->N;
     s.rows = s.o + e->M * e->pitch;
-    s.row_max = s.rows + LANES * e->D;
+    s.row_max = s.rows + LANES * sp_max64(e->D, e->pitch);
     s.row_sum = s.row_max + e->M;
     s.rescale = s.row_sum + e->M;
-    s.allowed = (uint8_t *)(s.rescale + e->M);
+    s.queries = (int64_t *)(void *)(s.rescale + e->M);
+    s.keys = s.queries + e->M;
+    s.allowed = (uint8_t *)(s.keys + e->N);
     memset(s.v, 0, (size_t)(e->N * e->pitch) * sizeof(float)); /* the padding beyond value_dim stays zero */
     return s;
 }
 
-/* The pass of one (batch, head). */
-static const struct sp_pass *pass_of(const splat_plan *plan, int64_t batch, int64_t head)
+/* The pass of one (batch, head) in a launch. */
+static const struct sp_pass *pass_of(const splat_plan *plan, int64_t launch, int64_t batch, int64_t head)
 {
+    const struct sp_pass *passes = plan->passes + launch * plan->mask_count;
     if (!plan->map)
-        return &plan->passes[0];
+        return passes;
     int64_t b = plan->map_batch == 1 ? 0 : batch, h = plan->map_heads == 1 ? 0 : head;
-    return &plan->passes[plan->map[b * plan->map_heads + h]];
+    return &passes[plan->map[b * plan->map_heads + h]];
+}
+
+static void run_launch(const struct engine *e, int64_t launch, int team, float *memory, int64_t floats)
+{
+    const splat_plan *plan = e->plan;
+    const splat_attention_args *args = e->args;
+    const int64_t tiles = plan->passes[launch * plan->mask_count].row_tile_count;
+#pragma omp parallel num_threads(team)
+    {
+        const struct scratch s = place_scratch(e, memory + omp_get_thread_num() * floats);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t item = 0; item < args->batch * args->heads * tiles; item++) {
+            const int64_t pair = item / tiles, batch = pair / args->heads, head = pair % args->heads;
+            const struct sp_pass *pass = pass_of(plan, launch, batch, head);
+            run_row_tile(e, &s, pass, &plan->row_tiles[pass->first_row_tile + item % tiles], batch, head);
+        }
+    }
 }
 
 enum splat_status sp_cpu_run(const splat_plan *plan, const splat_options *options, const splat_attention_args *args,
@@ -500,24 +549,27 @@ enum splat_status sp_cpu_run(const splat_plan *plan, const splat_options *option
     enum splat_status status = check_plan(plan);
     if (status != SPLAT_OK)
         return status;
-    const struct engine e = make_engine(plan, options, args);
-    const int64_t tiles = sp_ceil_div(plan->q_len, e.M), items = args->batch * args->heads * tiles;
+    struct engine e = make_engine(plan, options, args);
+    const int64_t tiles = plan->passes[0].row_tile_count, items = args->batch * args->heads * tiles;
     const int team = (int)sp_min64(threads > 0 ? threads : omp_get_max_threads(), sp_max64(items, 1));
     const int64_t floats = scratch_floats(&e);
     const size_t bytes = (size_t)team * (size_t)floats * sizeof(float);
-    float *memory = aligned_alloc(256, bytes);
+    float *memory = aligned_alloc(256, bytes), *lse = NULL;
     if (!memory)
         return sp_no_memory("the CPU engine's tiles", bytes);
-#pragma omp parallel num_threads(team)
-    {
-        const struct scratch s = place_scratch(&e, memory + omp_get_thread_num() * floats);
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t item = 0; item < items; item++) {
-            const int64_t pair = item / tiles, batch = pair / args->heads, head = pair % args->heads;
-            const struct sp_pass *pass = pass_of(plan, batch, head);
-            run_row_tile(&e, &s, &plan->row_tiles[pass->first_row_tile + item % tiles], batch, head);
+    if (plan->launch_count > 1 && !args->lse) {
+        const size_t lse_bytes = (size_t)(args->batch * args->heads * plan->q_len) * sizeof(float);
+        if (!(lse = malloc(lse_bytes))) {
+            free(memory);
+            return sp_no_memory("the log-sum-exp of a run in several launches", lse_bytes);
         }
+        e.lse = lse;
+        e.lse_head = plan->q_len;
+        e.lse_batch = args->heads * plan->q_len;
     }
+    for (int64_t launch = 0; launch < plan->launch_count; launch++)
+        run_launch(&e, launch, team, memory, floats);
+    free(lse);
     free(memory);
     return SPLAT_OK;
 }

@@ -98,8 +98,8 @@ static struct sp_hash kernel_key(const splat_mask *mask, const splat_options *op
                           (uint64_t)options->kv_heads,
                           (uint64_t)options->tile_rows,
                           (uint64_t)options->tile_cols,
-                          (uint64_t)(uintptr_t)cu_context,
-                          0};
+                          (uint64_t)options->layout,
+                          (uint64_t)(uintptr_t)cu_context};
     return sp_hash_bytes(parts, sizeof parts);
 }
 
@@ -239,14 +239,27 @@ static enum splat_status load_module(splat_kernel *kernel, const struct sp_image
     return status;
 }
 
-static void fill_args(splat_kernel *kernel)
+static enum splat_status fill_args(splat_kernel *kernel, const struct sp_source *source)
 {
     const splat_plan *plan = kernel->plan;
     kernel->args.q_len = (int)plan->q_len;
     kernel->args.kv_len = (int)plan->kv_len;
-    kernel->args.row_tile_count = plan->passes[0].row_tile_count;
     kernel->args.map_batch = plan->map ? (int)plan->map_batch : 1;
     kernel->args.map_heads = plan->map ? (int)plan->map_heads : 1;
+    kernel->block_threads = source->threads;
+    kernel->shared_bytes = source->shared_bytes;
+    kernel->persistent = source->persistent;
+    kernel->blocks_per_sm = source->blocks_per_sm;
+    kernel->lattice = source->lattice;
+    size_t bytes = (size_t)plan->launch_count * sizeof *kernel->launch_tiles;
+    kernel->launch_tiles = calloc(1, bytes);
+    if (!kernel->launch_tiles)
+        return sp_no_memory("a kernel", bytes);
+    for (int64_t p = 0; p < plan->pass_count; p++)
+        for (int32_t k = 0; k < plan->passes[p].row_tile_count; k++)
+            kernel->launch_tiles[plan->passes[p].launch] +=
+                plan->row_tiles[plan->passes[p].first_row_tile + k].tiles;
+    return SPLAT_OK;
 }
 
 static void describe(splat_compile_info *info, const struct sp_image *image, const struct sp_image_origin *origin)
@@ -353,10 +366,8 @@ static enum splat_status load_gpu(splat_context *context, const splat_mask *mask
     }
     if (status == SPLAT_OK)
         status = upload_tables(kernel);
-    fill_args(kernel);
-    kernel->block_threads = source.threads;
-    kernel->shared_bytes = source.shared_bytes;
-    kernel->persistent = source.persistent;
+    if (status == SPLAT_OK)
+        status = fill_args(kernel, &source);
     sp_source_free(&source);
     return status;
 }
@@ -377,6 +388,7 @@ void splat_kernel_destroy(splat_kernel *kernel)
         kernel->driver->context_pop(&popped);
     }
     splat_plan_destroy(kernel->plan);
+    free(kernel->launch_tiles);
     free(kernel);
 }
 

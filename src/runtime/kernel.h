@@ -25,7 +25,9 @@ struct splat_kernel {
     struct sp_launch_args args; /* all that does not change from run to run */
     int block_threads, shared_bytes;
     int persistent; /* as in struct sp_source */
-    int multiprocessors;
+    int lattice;    /* likewise */
+    int blocks_per_sm, multiprocessors;
+    int64_t *launch_tiles; /* column tiles of each launch of the plan, over its masks */
     int64_t l2_bytes;
     splat_compile_info info;
 };

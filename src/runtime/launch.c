@@ -158,18 +158,24 @@ struct tensor_map {
     _Alignas(64) unsigned char bytes[128];
 };
 
-/* A tensor as [batch, heads, 1, rows, dim] for bulk copies of `box_rows` rows by 64 elements. The axis of length 1
- * is where a lattice view would put its second sequence axis. */
+enum { MAPS_MAX = 2 + 2 * 2 * 2 };
+
+/* A tensor for bulk copies of tiles of `tile` rows by 64 elements: under a view [batch, heads, y, x, dim] with `longer`
+ * more grid rows than are whole; without views [batch, heads, 1, rows, dim]. */
 static enum splat_status encode_map(const splat_kernel *kernel, const char *name, const splat_tensor *tensor,
-                                    int64_t batch, int64_t heads, int64_t rows, int64_t dim, int64_t box_rows,
-                                    struct tensor_map *map)
+                                    int64_t batch, int64_t heads, const struct sp_view *view, int longer, int64_t dim,
+                                    int64_t tile, struct tensor_map *map)
 {
-    const uint64_t dims[5] = {(uint64_t)dim, (uint64_t)rows, 1, (uint64_t)heads, (uint64_t)batch};
+    const uint64_t row = 2 * (uint64_t)tensor->row_stride;
+    const uint64_t x = kernel->lattice ? (uint64_t)view->n0 : (uint64_t)view->len;
+    const uint64_t y = kernel->lattice ? (uint64_t)(view->whole + longer) : 1;
+    const uint64_t dims[5] = {(uint64_t)dim, x, y, (uint64_t)heads, (uint64_t)batch};
     /* The stride of an axis of length 1 is never used, but must be a multiple of 16. */
-    const uint64_t strides[4] = {rows > 1 ? 2 * (uint64_t)tensor->row_stride : 16, 16,
+    const uint64_t strides[4] = {x > 1 ? row : 16, y > 1 ? (uint64_t)view->n0 * row : 16,
                                  heads > 1 ? 2 * (uint64_t)tensor->head_stride : 16,
                                  batch > 1 ? 2 * (uint64_t)tensor->batch_stride : 16};
-    const uint32_t box[5] = {64, (uint32_t)box_rows, 1, 1, 1}, ones[5] = {1, 1, 1, 1, 1};
+    const uint32_t box_x = (uint32_t)(kernel->lattice ? view->c : tile);
+    const uint32_t box[5] = {64, box_x, (uint32_t)tile / box_x, 1, 1}, ones[5] = {1, 1, 1, 1, 1};
     for (int axis = 0; axis < 4; axis++)
         if (strides[axis] >= (uint64_t)1 << 40)
             return sp_fail(SPLAT_UNSUPPORTED,
@@ -182,40 +188,137 @@ static enum splat_status encode_map(const splat_kernel *kernel, const char *name
                            "cuTensorMapEncodeTiled");
 }
 
+/* The maps of one tensor under one view: for zones of whole grid rows and, in kernels with views, for zones with one
+ * more. A map that no tile uses is a copy. */
+static enum splat_status encode_view(const splat_kernel *kernel, const char *name, const splat_tensor *tensor,
+                                     int64_t batch, int64_t heads, const struct sp_view *view, int64_t dim,
+                                     int64_t tile, struct tensor_map *maps, int *count)
+{
+    struct tensor_map *map = maps + *count;
+    enum splat_status status =
+        encode_map(kernel, name, tensor, batch, heads, view, view->whole == 0, dim, tile, map);
+    *count += 1 + kernel->lattice;
+    if (!kernel->lattice || status != SPLAT_OK)
+        return status;
+    if (view->rest < view->c) {
+        map[1] = map[0];
+        return SPLAT_OK;
+    }
+    return encode_map(kernel, name, tensor, batch, heads, view, 1, dim, tile, map + 1);
+}
+
+/* In the order of struct TensorMaps of the kernel: q, then k by view, then v by view. */
+static enum splat_status encode_maps(const splat_kernel *kernel, const splat_attention_args *a,
+                                     const struct sp_pass *pass, struct tensor_map maps[MAPS_MAX])
+{
+    const splat_plan *plan = kernel->plan;
+    const int64_t dim = kernel->options.head_dim, value_dim = kernel->options.value_dim;
+    const int views = 1 + kernel->lattice;
+    int count = 0;
+    enum splat_status status =
+        encode_view(kernel, "q", &a->q, a->batch, a->heads, &pass->row_view, dim, plan->tile_rows, maps, &count);
+    for (int k = 0; k < 2 * views && status == SPLAT_OK; k++) {
+        const int of_v = k / views, view = k % views;
+        if (view >= pass->column_view_count) {
+            maps[count] = maps[count - 2];
+            maps[count + 1] = maps[count - 1];
+            count += 2;
+            continue;
+        }
+        status = encode_view(kernel, of_v ? "v" : "k", of_v ? &a->v : &a->k, a->batch, a->kv_heads,
+                             &plan->views[pass->column_view + view], of_v ? value_dim : dim, plan->tile_cols, maps,
+                             &count);
+    }
+    return status;
+}
+
 /* Column tiles of work item `item`, as find_work of the kernel numbers items; of the first mask when there is a
  * map. */
-static int64_t item_tiles(const splat_kernel *kernel, const struct sp_launch_args *args, int64_t item)
+static int64_t item_tiles(const splat_kernel *kernel, const struct sp_pass *pass, const struct sp_launch_args *args,
+                          int64_t item)
 {
     int64_t pairs = (int64_t)args->batch * args->heads, section = args->section < pairs ? args->section : pairs;
     int64_t first_pair = item / (args->row_tile_count * section) * section;
     int64_t width = pairs - first_pair < section ? pairs - first_pair : section;
-    return kernel->plan->row_tiles[(item - first_pair * args->row_tile_count) / width].tiles;
+    return kernel->plan->row_tiles[pass->first_row_tile + (item - first_pair * args->row_tile_count) / width].tiles;
 }
 
 /* Whether persistent blocks, which take their items by number, come out nearly even. The first block has the
  * longest item. When its share exceeds the mean by more than it costs to start a block for every item, one item a
  * block is better: the chip then hands out blocks as they end. Starting one was seen to cost about 1.5 tiles at
  * head dim 64 and 3.5 at 128 (docs/kernels.md). Looks at a bounded number of rounds. */
-static int deals_evenly(const splat_kernel *kernel, const struct sp_launch_args *args, int64_t items)
+static int deals_evenly(const splat_kernel *kernel, const struct sp_pass *pass, const struct sp_launch_args *args,
+                        int64_t items, int64_t grid)
 {
     enum { ROUNDS_SEEN = 64 };
-    int64_t grid = kernel->multiprocessors, rounds = (items + grid - 1) / grid;
+    int64_t rounds = (items + grid - 1) / grid;
     int64_t seen = rounds < ROUNDS_SEEN ? rounds : ROUNDS_SEEN;
-    double mean = (double)(kernel->plan->full_tiles + kernel->plan->partial_tiles) /
+    double mean = (double)kernel->launch_tiles[pass->launch] /
                   (double)(args->row_tile_count * kernel->plan->mask_count);
     double share = mean * (double)(rounds - seen);
     for (int64_t round = 0; round < seen; round++) {
         int64_t item = round % 2 ? (round + 1) * grid - 1 : round * grid;
-        share += item < items ? (double)item_tiles(kernel, args, item) : 0;
+        share += item < items ? (double)item_tiles(kernel, pass, args, item) : 0;
     }
     double fair = mean * (double)items / (double)grid;
     double start = 1.5 + (double)(kernel->options.head_dim - 64) / 32.0;
     return share <= fair + (double)rounds * (start > 1.0 ? start : 1.0);
 }
 
+static struct sp_launch_view launch_view(const struct sp_view *view)
+{
+    int c_log2 = 0;
+    while (1 << c_log2 < view->c)
+        c_log2++;
+    return (struct sp_launch_view){view->n0, c_log2, view->pitch, view->rest};
+}
+
+/* One launch of the plan: its passes, one a mask, have the same views. */
+static enum splat_status launch(const splat_kernel *kernel, const splat_attention_args *a, const struct sp_pass *pass,
+                                struct sp_launch_args *args, void *stream)
+{
+    const struct sp_driver *driver = kernel->driver;
+    int64_t blocks = (int64_t)pass->row_tile_count * a->batch * a->heads;
+    int64_t resident = (int64_t)kernel->multiprocessors * kernel->blocks_per_sm;
+    if (blocks == 0)
+        return SPLAT_OK;
+    if (blocks > INT_MAX)
+        return sp_fail(SPLAT_UNSUPPORTED, "batch x heads x row tiles is %lld; a launch takes at most %d blocks",
+                       (long long)blocks, INT_MAX);
+    args->row_tiles = (const struct sp_row_tile *)kernel->args.row_tiles + pass->first_row_tile;
+    args->row_tile_count = pass->row_tile_count;
+    args->merge = pass->merge;
+    args->row_view = launch_view(&pass->row_view);
+    for (int v = 0; v < 2 && v < pass->column_view_count; v++)
+        args->column_views[v] = launch_view(&kernel->plan->views[pass->column_view + v]);
+    struct tensor_map maps[MAPS_MAX];
+    if (kernel->persistent) {
+        enum splat_status status = encode_maps(kernel, a, pass, maps);
+        if (status != SPLAT_OK)
+            return status;
+        if (blocks > resident && deals_evenly(kernel, pass, args, blocks, resident))
+            blocks = resident;
+    }
+    void *parameters[] = {args, maps};
+    return sp_driver_check(
+        driver,
+        driver->launch_kernel(kernel->function, (unsigned)blocks, 1, 1, (unsigned)kernel->block_threads, 1, 1,
+                              (unsigned)kernel->shared_bytes, (sp_cu_stream)stream, parameters, NULL),
+        "cuLaunchKernel");
+}
+
+/* Bytes of workspace for the log-sum-exp between launches. */
+static size_t lse_workspace(const splat_kernel *kernel, int64_t batch, int64_t heads)
+{
+    if (kernel->plan->launch_count == 1 || kernel->device != SPLAT_DEVICE_GPU)
+        return 0;
+    return (size_t)batch * (size_t)heads * (size_t)kernel->plan->q_len * sizeof(float);
+}
+
 static enum splat_status run_gpu(const splat_kernel *kernel, const splat_attention_args *a, void *stream)
 {
     const struct sp_driver *driver = kernel->driver;
+    const splat_plan *plan = kernel->plan;
     sp_cu_context current = NULL;
     enum splat_status status = sp_driver_check(driver, driver->context_get_current(&current), "cuCtxGetCurrent");
     if (status != SPLAT_OK)
@@ -224,10 +327,6 @@ static enum splat_status run_gpu(const splat_kernel *kernel, const splat_attenti
         return sp_fail(SPLAT_INVALID,
                        "the thread's current CUDA context is %p; the kernel was compiled in context %p",
                        (void *)current, (void *)kernel->cu_context);
-    int64_t blocks = (int64_t)kernel->args.row_tile_count * a->batch * a->heads;
-    if (blocks > INT_MAX)
-        return sp_fail(SPLAT_UNSUPPORTED, "batch x heads x row tiles is %lld; a launch takes at most %d blocks",
-                       (long long)blocks, INT_MAX);
     struct sp_launch_args args = kernel->args;
     args.q = a->q.data, args.k = a->k.data, args.v = a->v.data, args.o = a->o.data, args.lse = a->lse;
     args.q_batch = a->q.batch_stride, args.q_head = a->q.head_stride, args.q_row = a->q.row_stride;
@@ -239,26 +338,23 @@ static enum splat_status run_gpu(const splat_kernel *kernel, const splat_attenti
     args.section = section_pairs(kernel, args.group);
     args.scale = a->scale;
     args.scale_log2 = fminf(a->scale * 1.44269504f, FLT_MAX); /* finite scales stay finite */
-    struct tensor_map maps[3];
-    int64_t dim = kernel->options.head_dim, value_dim = kernel->options.value_dim;
-    int64_t rows = kernel->plan->tile_rows, cols = kernel->plan->tile_cols;
-    if (kernel->persistent) {
-        status = encode_map(kernel, "q", &a->q, a->batch, a->heads, a->q_len, dim, rows, &maps[0]);
-        if (status == SPLAT_OK)
-            status = encode_map(kernel, "k", &a->k, a->batch, a->kv_heads, a->kv_len, dim, cols, &maps[1]);
-        if (status == SPLAT_OK)
-            status = encode_map(kernel, "v", &a->v, a->batch, a->kv_heads, a->kv_len, value_dim, cols, &maps[2]);
-        if (status != SPLAT_OK)
-            return status;
-        if (blocks > kernel->multiprocessors && deals_evenly(kernel, &args, blocks))
-            blocks = kernel->multiprocessors;
+    size_t workspace = lse_workspace(kernel, a->batch, a->heads);
+    if (workspace && !a->lse) {
+        if (!a->workspace || a->workspace_bytes < workspace)
+            return sp_fail(SPLAT_INVALID,
+                           "workspace is %p of %zu bytes; this plan, of %lld launches, needs %zu when lse is null "
+                           "(splat_workspace_bytes)",
+                           a->workspace, a->workspace ? a->workspace_bytes : 0, (long long)plan->launch_count,
+                           workspace);
+        if ((uintptr_t)a->workspace % 256 != 0)
+            return sp_fail(SPLAT_INVALID, "workspace is %p; it must be aligned to 256 bytes", a->workspace);
+        args.lse = a->workspace;
+        args.lse_head = plan->q_len;
+        args.lse_batch = plan->q_len * a->heads;
     }
-    void *parameters[] = {&args, &maps[0], &maps[1], &maps[2]};
-    return sp_driver_check(
-        driver,
-        driver->launch_kernel(kernel->function, (unsigned)blocks, 1, 1, (unsigned)kernel->block_threads, 1, 1,
-                              (unsigned)kernel->shared_bytes, (sp_cu_stream)stream, parameters, NULL),
-        "cuLaunchKernel");
+    for (int64_t k = 0; k < plan->launch_count && status == SPLAT_OK; k++)
+        status = launch(kernel, a, &plan->passes[k * plan->mask_count], &args, stream);
+    return status;
 }
 
 /* ---- Public ---- */
@@ -270,7 +366,10 @@ enum splat_status splat_workspace_bytes(const splat_kernel *kernel, int64_t batc
     if (batch < 1 || heads < 1)
         return sp_fail(SPLAT_INVALID, "batch is %lld and heads is %lld; each must be at least 1", (long long)batch,
                        (long long)heads);
-    *bytes = 0; /* a plan whose passes all initialise needs none, and there are no others yet (sp_spec_make) */
+    if (batch > INT64_MAX / 16 / heads / kernel->plan->q_len)
+        return sp_fail(SPLAT_INVALID, "batch x heads is %lld x %lld; the workspace would not fit 64 bits",
+                       (long long)batch, (long long)heads);
+    *bytes = lse_workspace(kernel, batch, heads);
     return SPLAT_OK;
 }
 

@@ -4,7 +4,7 @@
 //   tile        64 queries x 64 keys, 4 warps of 16 queries
 //   predicates  upper
 //   masks       one
-//   launch      128 threads and 27712 bytes of dynamic shared memory a block
+//   launch      128 threads and 27696 bytes of dynamic shared memory a block
 //   compile     nvcc -x cu -std=c++17 -arch=sm_80 -cubin
 
 // Fused attention forward: o = softmax(scale * q k^T restricted to a mask) v and its log-sum-exp, for any tile
@@ -35,8 +35,10 @@ constexpr int TILE_COLS = 64;
 constexpr int WARPS = 4;
 constexpr int BLOCKS_PER_SM = 2;
 constexpr bool MASK_MAP = false;
+constexpr bool LATTICE = false;
+constexpr bool MERGE = false;
 constexpr unsigned PREDICATE_MASK = 0x4;
-constexpr int SHARED_BYTES = 27712;
+constexpr int SHARED_BYTES = 27696;
 
 /* The kernel's one parameter: shared word for word by the host (C) and by the generated source (CUDA), which pastes this
  * file. Only fixed-width types and 8-byte alignment, so that both sides agree. */
@@ -44,6 +46,13 @@ constexpr int SHARED_BYTES = 27712;
 #define SP_LAUNCH_ARGS_H
 
 typedef long long sp_i64;
+
+/* A view of a sequence (src/analysis/view.h): token n0*y + x is in zone x >> c_log2, at rank (y << c_log2) + x % c of
+ * it, which is position zone*pitch + rank. */
+struct sp_launch_view {
+    int n0, c_log2, pitch;
+    int rest; /* length % n0: zones that end below it have one grid row more */
+};
 
 struct sp_launch_args {
     const void *q, *k, *v;
@@ -66,6 +75,9 @@ struct sp_launch_args {
     int section;                /* (batch, head) pairs that are walked together, longest row tile first */
     int map_batch, map_heads;   /* 1 = broadcast */
     float scale, scale_log2;    /* scale and scale * log2(e) */
+    struct sp_launch_view row_view, column_views[2]; /* read by kernels with views */
+    int merge; /* 1: merges into the o and lse of the launches before; lse is not null then */
+    int reserved;
 };
 
 #endif
@@ -273,6 +285,20 @@ __device__ __forceinline__ unsigned pack_f16(float low, float high)
     return d;
 }
 
+// Half e of a word, as fp32.
+__device__ __forceinline__ float unpack_f16(unsigned pair, int e)
+{
+    float x;
+    asm("{\n"
+        ".reg .b16 h;\n"
+        "cvt.u16.u32 h, %1;\n"
+        "cvt.f32.f16 %0, h;\n"
+        "}\n"
+        : "=f"(x)
+        : "r"(e ? pair >> 16 : pair & 0xffffu));
+    return x;
+}
+
 // 2^x to about 2 ulp; 2^-inf = 0, subnormal results are 0, NaN stays NaN.
 __device__ __forceinline__ float exp2_approx(float x)
 {
@@ -313,17 +339,17 @@ constexpr int Q_PITCH = K_PITCH > V_PITCH ? K_PITCH : V_PITCH; // o takes the pl
 // ---- Where a tile's data is ----
 
 struct MaskSource {
-    unsigned predicate, words; // shared addresses
+    unsigned address; // in shared memory
 };
 
 __device__ __forceinline__ int predicate_word(const MaskSource &source, int index)
 {
-    return static_cast<int>(load_shared_u32(source.predicate + 4 * index));
+    return static_cast<int>(load_shared_u32(source.address + 4 * index));
 }
 
 __device__ __forceinline__ unsigned mask_word(const MaskSource &source, int byte)
 {
-    return load_shared_u32(source.words + byte);
+    return load_shared_u32(source.address + byte);
 }
 
 // Shared address of 8 columns of a key's values.
@@ -340,6 +366,8 @@ __device__ __forceinline__ unsigned value_address(unsigned v_tile, int key, int 
 // and value_address. Keeps true: no asm and no memory but through those functions and the plan's tables.
 
 // ---- The plan ----
+
+// LATTICE: tiles may walk the sequence otherwise than token by token. MERGE: launches may merge into earlier ones' results.
 
 // The kinds of predicate, numbered as enum sp_pred_kind, and which of them this kernel knows.
 enum PredicateKind { PRED_NONE, PRED_LOWER, PRED_UPPER, PRED_BOUNDS, PRED_TABLE, PRED_PERIODIC, PRED_BITS };
@@ -359,13 +387,85 @@ struct alignas(16) sp_predicate {
     int hi_slope, hi_offset;
     int stride, width;
     int phase_slope, phase_offset;
-    int table;
-    int reserved[3];
 };
 
 // Bytes of a row of a tile's bitmask.
 constexpr int BITS_ROW_BYTES = TILE_COLS / 8;
-static_assert(sizeof(sp_predicate) == 48, "three chunks");
+static_assert(sizeof(sp_predicate) == 32, "two chunks");
+
+// What a PARTIAL tile needs to know: its predicate, bounds table or bitmask.
+constexpr int TABLE_BYTES = HAS_TABLE ? 8 * TILE_ROWS : 0;
+constexpr int BITS_BYTES = HAS_BITS ? TILE_ROWS * BITS_ROW_BYTES : 0;
+constexpr int WORDS_BYTES = TABLE_BYTES > BITS_BYTES ? TABLE_BYTES : BITS_BYTES;
+constexpr int MASK_BYTES = WORDS_BYTES > static_cast<int>(sizeof(sp_predicate)) ? WORDS_BYTES
+                                                                                 : static_cast<int>(sizeof(sp_predicate));
+
+// Where in global memory that is for predicate, table or bitmask `number`, and how many bytes of it.
+__device__ __forceinline__ const char *mask_data(const sp_launch_args &args, int kind, sp_i64 number, int &bytes)
+{
+    const void *from = args.predicates;
+    bytes = static_cast<int>(sizeof(sp_predicate));
+    if (HAS_TABLE && kind == PRED_TABLE) {
+        from = args.table;
+        bytes = TABLE_BYTES;
+    }
+    if (HAS_BITS && kind == PRED_BITS) {
+        from = args.bits;
+        bytes = BITS_BYTES;
+    }
+    return static_cast<const char *>(from) + number * bytes;
+}
+
+// ---- Positions and tokens ----
+
+// Where a tile begins under a view: the first token's place in the grid, and the step from one grid row to the next.
+struct Place {
+    int x, y;
+    int longer; // 1: the zone has a grid row that is not complete elsewhere
+};
+
+__device__ __forceinline__ Place place_of(const sp_launch_view &view, int position)
+{
+    const int zone = position / view.pitch;
+    Place place;
+    place.x = zone << view.c_log2;
+    place.y = (position - zone * view.pitch) >> view.c_log2;
+    place.longer = place.x + (1 << view.c_log2) <= view.rest;
+    return place;
+}
+
+// The token of row `row` of a tile, or a number beyond every length where there is none.
+__device__ __forceinline__ int token_of(const sp_launch_view &view, const Place &place, int row)
+{
+    const int x = place.x + (row & ((1 << view.c_log2) - 1));
+    return x < view.n0 ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
+}
+
+// The query of row `row` of a row tile.
+struct RowMap {
+    const sp_launch_view *view;
+    Place place;
+    int first; // without views
+};
+
+__device__ __forceinline__ RowMap map_rows(const sp_launch_args &args, int tile)
+{
+    RowMap map;
+    map.first = tile * TILE_ROWS;
+    if constexpr (LATTICE) {
+        map.view = &args.row_view;
+        map.place = place_of(args.row_view, map.first);
+    }
+    return map;
+}
+
+__device__ __forceinline__ int query_of(const RowMap &map, int row)
+{
+    if constexpr (LATTICE)
+        return token_of(*map.view, map.place, row);
+    else
+        return map.first + row;
+}
 
 // ---- What a thread holds ----
 
@@ -394,6 +494,15 @@ __device__ __forceinline__ unsigned pack(float low, float high)
         return pack_f16(low, high);
 }
 
+// Half e of a word as fp32.
+__device__ __forceinline__ float unpack(unsigned pair, int e)
+{
+    if constexpr (IS_BF16)
+        return __int_as_float(static_cast<int>(e ? pair & 0xffff0000u : pair << 16));
+    else
+        return unpack_f16(pair, e);
+}
+
 // Bit 15 of each half that is inf or NaN: adding the lowest exponent bit to a full exponent carries into it.
 __device__ __forceinline__ unsigned nonfinite_bits(unsigned pair)
 {
@@ -405,10 +514,10 @@ __device__ __forceinline__ unsigned nonfinite_bits(unsigned pair)
 
 // A PARTIAL tile as a thread sees it.
 struct MaskTile {
-    MaskSource source; // its struct sp_predicate, and its bounds table or bitmask
+    MaskSource source; // its struct sp_predicate, bounds table or bitmask
     int tile_row;      // the thread's first row within the tile; the others are 8, 16 and 24 further
-    int row;           // the same row within the mask
-    int column;        // the thread's first column within the mask; the others are 8 * block + e further
+    int row;           // the same row's position
+    int column;        // the position of the thread's first column; the others are 8 * block + e further
 };
 
 constexpr int THREAD_ROWS = 2 * ROW_BLOCKS;
@@ -522,6 +631,30 @@ __device__ __forceinline__ void pack_weights(const Scores &s, Weights &p)
             }
 }
 
+// ---- Results of several launches ----
+
+// Brings what the launches before left for a query into this one's: o, not yet divided by `sum`, becomes the final
+// output, lse the joint log-sum-exp. `before` is theirs, `old` the query's outputs at this thread's first column. A weight
+// that is 0 must not meet an infinity.
+template <int HALF>
+__device__ __forceinline__ float merge_row(Outputs &o, int b, float sum, float lse, float before, const unsigned *old)
+{
+    const float top = fmaxf(lse, before), base = top == -infinity() ? 0.0f : top;
+    const float mine = exp2_approx((lse - base) * 1.44269504f), theirs = exp2_approx((before - base) * 1.44269504f);
+    const float total = mine + theirs, scale = total == 0.0f ? 0.0f : 1.0f / total;
+    const float own = sum == 0.0f ? 0.0f : mine * scale / sum, other = theirs * scale;
+#pragma unroll
+    for (int block = 0; block < VALUE_BLOCKS; ++block) {
+        const unsigned pair = other == 0.0f ? 0u : old[4 * block];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            float &x = o[b][block][2 * HALF + e];
+            x = (own == 0.0f ? 0.0f : x * own) + (other == 0.0f ? 0.0f : unpack(pair, e) * other);
+        }
+    }
+    return total == 0.0f ? -infinity() : base + log2_approx(total) * 0.693147181f;
+}
+
 // ---- Values that are inf or NaN ----
 //
 // A masked key has weight 0, and 0 * NaN would be NaN. So a PARTIAL tile whose v holds such values takes a detour:
@@ -624,17 +757,11 @@ __device__ __forceinline__ Work find_work(const sp_launch_args &args, int item)
 
 // ---- Shared memory ----
 
-// The words a PARTIAL tile brings along: its bounds table or its bitmask.
-constexpr int TABLE_BYTES = HAS_TABLE ? 8 * TILE_ROWS : 0;
-constexpr int BITS_BYTES = HAS_BITS ? TILE_ROWS * BITS_ROW_BYTES : 0;
-constexpr int WORDS_BYTES = TABLE_BYTES > BITS_BYTES ? TABLE_BYTES : BITS_BYTES;
-
 // Where things lie in shared memory.
 constexpr int K_OFFSET = TILE_ROWS * Q_PITCH;
 constexpr int V_OFFSET = K_OFFSET + TILE_COLS * K_PITCH;
-constexpr int WORDS_OFFSET = V_OFFSET + TILE_COLS * V_PITCH;
-constexpr int PREDICATE_OFFSET = WORDS_OFFSET + WORDS_BYTES;
-constexpr int RECORD_OFFSET = PREDICATE_OFFSET + (HAS_PARTIAL ? static_cast<int>(sizeof(sp_predicate)) : 0);
+constexpr int MASK_OFFSET = V_OFFSET + TILE_COLS * V_PITCH; // of the PARTIAL tile at hand
+constexpr int RECORD_OFFSET = MASK_OFFSET + MASK_BYTES;
 constexpr int LAYOUT_BYTES = RECORD_OFFSET + 16;
 
 static_assert(WARP_ROWS == 16 || WARP_ROWS == 32, "a warp takes 16 or 32 rows");
@@ -658,14 +785,14 @@ __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsig
 struct Cursor {
     int segment; // the one it is in
     int left;    // tiles left in the segment, this one included
-    int column;  // first column of the tile
+    int column;  // position of the tile's first column
+    int view;    // with views: which of the column views
 };
 
 enum RecordField {
-    SEGMENT_END,    // the end of the row tile's segments
-    TILE_CODE,      // of the tile's segment: kind and step
-    TILE_PREDICATE, // index
-    TILE_TABLE      // for TABLE, a word index; for BITS, the number of the tile's bitmask
+    SEGMENT_END, // the end of the row tile's segments
+    TILE_CODE,   // of the tile's segment: view, step and kind
+    TILE_MASK    // number of the tile's predicate, table or bitmask
 };
 
 __device__ __forceinline__ int read_record(unsigned shared, RecordField field)
@@ -683,13 +810,12 @@ __device__ __forceinline__ void enter_segment(Cursor &cursor, unsigned shared, c
     const sp_segment s = static_cast<const sp_segment *>(args.segments)[cursor.segment];
     cursor.left = s.count;
     cursor.column = s.first * TILE_COLS;
+    if constexpr (LATTICE)
+        cursor.view = s.code >> 8;
     if constexpr (HAS_PARTIAL)
         if (threadIdx.x == 0) {
             write_record(shared, TILE_CODE, s.code);
-            write_record(shared, TILE_PREDICATE, s.predicate);
-            if constexpr (HAS_TABLE || HAS_BITS)
-                write_record(shared, TILE_TABLE,
-                             static_cast<const sp_predicate *>(args.predicates)[s.predicate].table);
+            write_record(shared, TILE_MASK, s.predicate);
         }
 }
 
@@ -700,14 +826,19 @@ __device__ __forceinline__ bool next_tile(Cursor &cursor, unsigned shared, const
         cursor.column += TILE_COLS;
         if constexpr (HAS_BITS)
             if (threadIdx.x == 0)
-                write_record(shared, TILE_TABLE,
-                             read_record(shared, TILE_TABLE) + (read_record(shared, TILE_CODE) >> 4 & 1));
+                write_record(shared, TILE_MASK,
+                             read_record(shared, TILE_MASK) + (read_record(shared, TILE_CODE) >> 4 & 1));
         return true;
     }
     if (++cursor.segment == read_record(shared, SEGMENT_END))
         return false;
     enter_segment(cursor, shared, args);
     return true;
+}
+
+__device__ __forceinline__ const sp_launch_view &column_view(const sp_launch_args &args, const Cursor &cursor)
+{
+    return args.column_views[LATTICE ? cursor.view : 0];
 }
 
 // ---- Copies ----
@@ -766,33 +897,48 @@ __device__ __forceinline__ void copy_rows(unsigned shared, const char *source, s
         }
 }
 
+// The same for the ROWS tokens of a tile at position `first` of a view; `rows` is the head's row 0.
+template <int ROWS, int CHUNKS, int FILLED, int PITCH>
+__device__ __forceinline__ void copy_lattice(unsigned shared, const char *rows, sp_i64 row_bytes,
+                                             const sp_launch_view &view, int first, int limit, const void *anywhere)
+{
+    constexpr int COLUMNS = thread_columns(ROWS, CHUNKS), STEP = THREADS / COLUMNS;
+    const Place place = place_of(view, first);
+    const int chunk = static_cast<int>(threadIdx.x) % COLUMNS;
+    if (chunk < CHUNKS)
+#pragma unroll 1
+        for (int row = static_cast<int>(threadIdx.x) / COLUMNS; row < ROWS; row += STEP) {
+            const int token = token_of(view, place, row);
+            const bool present = token < limit && (CHUNKS == FILLED || chunk < FILLED);
+            copy_async_chunk(shared + row * PITCH + 16 * chunk,
+                             present ? rows + token * row_bytes + 16 * chunk : anywhere, present);
+        }
+}
+
+// One tile of queries, keys or values, under its view: `rows` is the head's row 0, or this thread's own_source of it without
+// views.
+template <int ROWS, int CHUNKS, int FILLED, int PITCH>
+__device__ __forceinline__ void copy_tile(unsigned shared, const char *rows, sp_i64 row_bytes,
+                                          const sp_launch_view &view, int first, int limit, const void *anywhere)
+{
+    if constexpr (LATTICE)
+        copy_lattice<ROWS, CHUNKS, FILLED, PITCH>(shared, rows, row_bytes, view, first, limit, anywhere);
+    else
+        copy_rows<ROWS, CHUNKS, FILLED, PITCH>(shared, rows, row_bytes, first, limit, anywhere);
+}
+
 // Starts copying what the tile in the record needs besides k and v if it is PARTIAL: its predicate, table or
 // bitmask.
-__device__ __forceinline__ void copy_predicate(unsigned shared, const sp_launch_args &args)
+__device__ __forceinline__ void copy_mask(unsigned shared, const sp_launch_args &args)
 {
-    const int thread = static_cast<int>(threadIdx.x), kind = read_record(shared, TILE_CODE) & 15;
+    const int kind = read_record(shared, TILE_CODE) & 15;
     if (kind == PRED_NONE)
         return;
-    if (thread < 3) {
-        const sp_i64 index = read_record(shared, TILE_PREDICATE);
-        const char *predicate = static_cast<const char *>(args.predicates) + index * sizeof(sp_predicate);
-        copy_async_chunk(shared + PREDICATE_OFFSET + 16 * thread, predicate + 16 * thread, true);
-    }
-    if constexpr (HAS_TABLE)
-        if (kind == PRED_TABLE) {
-            const char *table = static_cast<const char *>(args.table) + sp_i64(4) * read_record(shared, TILE_TABLE);
+    int bytes = 0;
+    const char *from = mask_data(args, kind, read_record(shared, TILE_MASK), bytes);
 #pragma unroll 1
-            for (int byte = 4 * thread; byte < TABLE_BYTES; byte += 4 * THREADS)
-                copy_async_u32(shared + WORDS_OFFSET + byte, table + byte);
-        }
-    if constexpr (HAS_BITS)
-        if (kind == PRED_BITS) {
-            const char *bits =
-                static_cast<const char *>(args.bits) + sp_i64(BITS_BYTES) * read_record(shared, TILE_TABLE);
-#pragma unroll 1
-            for (int byte = 16 * thread; byte < BITS_BYTES; byte += 16 * THREADS)
-                copy_async_chunk(shared + WORDS_OFFSET + byte, bits + byte, true);
-        }
+    for (int byte = 16 * static_cast<int>(threadIdx.x); byte < bytes; byte += 16 * THREADS)
+        copy_async_chunk(shared + MASK_OFFSET + byte, from + byte, true);
 }
 
 // ---- s = q k^T ----
@@ -897,40 +1043,54 @@ __device__ __forceinline__ void clear_own_nonfinite(unsigned v_tile)
 
 // ---- Results ----
 
-// Divides by the sums, writes lse, and takes o through the warp's own rows of q in shared memory to whole-chunk
-// stores. The block has passed a barrier since q was last read.
-__device__ __forceinline__ void store_results(unsigned q_warp, int first_row, int pair, const RowValues &row_max,
-                                              const RowValues &row_sum, const Outputs &o,
-                                              const sp_launch_args &args)
+// Divides by the sums, or merges, writes lse, and takes o through the warp's own rows of q in shared memory to
+// whole-chunk stores. `warp_row` is the warp's first row of the tile. The block has passed a barrier since q was last read.
+__device__ __forceinline__ void store_results(unsigned q_warp, int warp_row, const Work &work, const RowValues &row_max,
+                                              const RowValues &row_sum, Outputs &o, const sp_launch_args &args)
 {
-    const int batch = pair / args.heads, head = pair % args.heads;
+    const int batch = work.pair / args.heads, head = work.pair % args.heads;
+    const RowMap rows = map_rows(args, work.row_tile.tile);
     char *o_head = static_cast<char *>(args.o) + 2 * (batch * args.o_batch + head * args.o_head);
     float *lse_head = args.lse ? args.lse + (batch * args.lse_batch + head * args.lse_head) : nullptr;
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+    if (MERGE && args.merge && work.row_tile.segment_count == 0)
+        return; // what the launches before left there stays
 #pragma unroll
     for (int b = 0; b < ROW_BLOCKS; ++b)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int row = 16 * b + 8 * half + g;
+            const int row = 16 * b + 8 * half + g, query = query_of(rows, warp_row + row);
             float sum = row_sum[b][half];
             sum += shuffle_xor(sum, 1);
             sum += shuffle_xor(sum, 2);
             const bool empty = sum == 0.0f;
-            const float inverse = empty ? 0.0f : 1.0f / sum;
+            float inverse = empty ? 0.0f : 1.0f / sum;
+            float lse = empty ? -infinity() : row_max[b][half] * args.scale + log2_approx(sum) * 0.693147181f;
+            if constexpr (MERGE)
+                if (args.merge) {
+                    const bool present = query < args.q_len;
+                    const char *old = o_head + (present ? query : 0) * (2 * args.o_row) + 4 * t;
+                    const float before = present ? lse_head[query] : -infinity();
+                    if (half)
+                        lse = merge_row<1>(o, b, sum, lse, before, reinterpret_cast<const unsigned *>(old));
+                    else
+                        lse = merge_row<0>(o, b, sum, lse, before, reinterpret_cast<const unsigned *>(old));
+                    inverse = 1.0f;
+                    warp_barrier(); // lanes of a row have read its lse
+                }
 #pragma unroll
             for (int block = 0; block < VALUE_BLOCKS; ++block)
                 store_shared_u32(q_warp + row * Q_PITCH + 16 * block + 4 * t,
                                  pack(o[b][block][2 * half] * inverse, o[b][block][2 * half + 1] * inverse));
-            if (lse_head && t == 0 && first_row + row < args.q_len)
-                lse_head[first_row + row] =
-                    empty ? -infinity() : row_max[b][half] * args.scale + log2_approx(sum) * 0.693147181f;
+            if (lse_head && t == 0 && query < args.q_len)
+                lse_head[query] = lse;
         }
     warp_barrier();
 #pragma unroll 4
     for (int index = lane; index < WARP_ROWS * VALUE_CHUNKS; index += 32) {
-        const int row = index / VALUE_CHUNKS, chunk = index % VALUE_CHUNKS;
-        if (first_row + row < args.q_len)
-            *reinterpret_cast<Chunk *>(o_head + (first_row + row) * (2 * args.o_row) + 16 * chunk) =
+        const int row = index / VALUE_CHUNKS, chunk = index % VALUE_CHUNKS, query = query_of(rows, warp_row + row);
+        if (query < args.q_len)
+            *reinterpret_cast<Chunk *>(o_head + query * (2 * args.o_row) + 16 * chunk) =
                 load_shared_chunk(q_warp + row * Q_PITCH + 16 * chunk);
     }
 }
@@ -949,7 +1109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 {
     const Work work = find_work(args, static_cast<int>(block_index()));
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-    const int tile_row = work.row_tile.tile * TILE_ROWS; // of the mask
+    const int tile_row = work.row_tile.tile * TILE_ROWS; // position
     const unsigned shared = shared_base();
     const unsigned q_warp = shared + warp * WARP_ROWS * Q_PITCH;
     const unsigned k_tile = shared + K_OFFSET, v_tile = shared + V_OFFSET;
@@ -974,28 +1134,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         const char *q = head_rows(args.q, batch * args.q_batch + head * args.q_head);
         const char *k = head_rows(args.k, batch * args.k_batch + kv_head * args.k_head);
         const char *v = head_rows(args.v, batch * args.v_batch + kv_head * args.v_head);
-        q = own_source<TILE_ROWS, HEAD_CHUNKS>(q, 2 * args.q_row);
-        k = own_source<TILE_COLS, HEAD_CHUNKS>(k, 2 * args.k_row);
-        v = own_source<TILE_COLS, VALUE_CHUNKS>(v, 2 * args.v_row);
-        copy_rows<TILE_ROWS, HEAD_CHUNKS, HEAD_DIM / 8, Q_PITCH>(shared, q, 2 * args.q_row, tile_row, args.q_len,
-                                                                 args.q);
+        if constexpr (!LATTICE) {
+            q = own_source<TILE_ROWS, HEAD_CHUNKS>(q, 2 * args.q_row);
+            k = own_source<TILE_COLS, HEAD_CHUNKS>(k, 2 * args.k_row);
+            v = own_source<TILE_COLS, VALUE_CHUNKS>(v, 2 * args.v_row);
+        }
+        copy_tile<TILE_ROWS, HEAD_CHUNKS, HEAD_DIM / 8, Q_PITCH>(shared, q, 2 * args.q_row, args.row_view, tile_row,
+                                                                 args.q_len, args.q);
         Cursor cursor;
         cursor.segment = work.row_tile.segment;
         if (thread == 0)
             write_record(shared, SEGMENT_END, cursor.segment + work.row_tile.segment_count);
         enter_segment(cursor, shared, args);
-        copy_rows<TILE_COLS, HEAD_CHUNKS, HEAD_DIM / 8, K_PITCH>(k_tile, k, 2 * args.k_row, cursor.column,
-                                                                 args.kv_len, args.k);
+        copy_tile<TILE_COLS, HEAD_CHUNKS, HEAD_DIM / 8, K_PITCH>(k_tile, k, 2 * args.k_row, column_view(args, cursor),
+                                                                 cursor.column, args.kv_len, args.k);
         copy_commit();
         bool more;
         do {
             // k has landed, and every warp is done with the v, predicate and words of the tile before.
             copy_wait<0>();
             block_barrier();
-            copy_rows<TILE_COLS, VALUE_CHUNKS, VALUE_CHUNKS, V_PITCH>(v_tile, v, 2 * args.v_row, cursor.column,
-                                                                      args.kv_len, args.v);
+            copy_tile<TILE_COLS, VALUE_CHUNKS, VALUE_CHUNKS, V_PITCH>(
+                v_tile, v, 2 * args.v_row, column_view(args, cursor), cursor.column, args.kv_len, args.v);
             if constexpr (HAS_PARTIAL)
-                copy_predicate(shared, args);
+                copy_mask(shared, args);
             copy_commit();
 
             Scores s;
@@ -1014,8 +1176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             if constexpr (HAS_PARTIAL)
                 if (kind != PRED_NONE) {
                     MaskTile tile;
-                    tile.source.predicate = shared + PREDICATE_OFFSET;
-                    tile.source.words = shared + WORDS_OFFSET;
+                    tile.source.address = shared + MASK_OFFSET;
                     tile.tile_row = warp * WARP_ROWS + lane / 4;
                     tile.row = tile_row + tile.tile_row;
                     tile.column = cursor.column + lane % 4 * 2;
@@ -1030,8 +1191,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             // Only now, when the scores no longer take registers; p v is long enough for k to arrive.
             more = next_tile(cursor, shared, args);
             if (more)
-                copy_rows<TILE_COLS, HEAD_CHUNKS, HEAD_DIM / 8, K_PITCH>(k_tile, k, 2 * args.k_row, cursor.column,
-                                                                         args.kv_len, args.k);
+                copy_tile<TILE_COLS, HEAD_CHUNKS, HEAD_DIM / 8, K_PITCH>(
+                    k_tile, k, 2 * args.k_row, column_view(args, cursor), cursor.column, args.kv_len, args.k);
             copy_commit();
 
             if constexpr (HAS_PARTIAL)
@@ -1047,5 +1208,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 
     // Which work this was is found out once more, which keeps it out of the registers of the loop.
     const Work done = find_work(args, static_cast<int>(block_index()));
-    store_results(q_warp, done.row_tile.tile * TILE_ROWS + warp * WARP_ROWS, done.pair, row_max, row_sum, o, args);
+    store_results(q_warp, warp * WARP_ROWS, done, row_max, row_sum, o, args);
 }

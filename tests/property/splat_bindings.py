@@ -33,6 +33,7 @@ class Options(ctypes.Structure):
         ("kv_heads", i64),
         ("tile_rows", i64),
         ("tile_cols", i64),
+        ("layout", i64),
     ]
 
 

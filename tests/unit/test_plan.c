@@ -21,18 +21,12 @@ static splat_plan *plan_of(const splat_mask *mask, const splat_options *options)
 
 /* ---- Walking a plan's tables ---- */
 
-/* Tokens of tile `tile` under a view of `length` tokens, ascending in the tile: token t = n0*y + x, boxes numbered
- * x fastest. Returns how many are inside the axis; *whole is 0 when some are not. */
-static int64_t tile_tokens(const struct sp_view *view, int32_t tile, int64_t length, int64_t *tokens, int *whole)
+/* The token at a position of a view, or -1: token n0*y + x is in zone x / c at rank c*y + x % c. */
+static int64_t token_at(const struct sp_view *view, int64_t position)
 {
-    int64_t n0 = view->kind == SP_VIEW_LINEAR ? length : view->n0, m1 = view->m1, m2 = view->m2;
-    int64_t boxes = (n0 + m2 - 1) / m2, y0 = tile / boxes * m1, x0 = tile % boxes * m2, count = 0;
-    for (int64_t y = y0; y < y0 + m1; y++)
-        for (int64_t x = x0; x < x0 + m2; x++)
-            if (x < n0 && n0 * y + x < length)
-                tokens[count++] = n0 * y + x;
-    *whole = count == m1 * m2;
-    return count;
+    int64_t zone = position / view->pitch, rank = position % view->pitch;
+    int64_t x = zone * view->c + rank % view->c, token = view->n0 * (rank / view->c) + x;
+    return zone < view->zones && x < view->n0 && token < view->len ? token : -1;
 }
 
 struct walk {
@@ -40,53 +34,50 @@ struct walk {
     const struct dense *mask;
     const char *what;
     uint8_t *covered; /* q x kv */
-    int64_t rows[512], cols[512];
     int64_t full, partial;
 };
 
-static void walk_tile(struct walk *walk, const struct sp_segment *segment, int32_t t, int64_t row_count,
+/* Kernels evaluate a predicate on the whole tile: it must refuse keys that do not exist, and where the mask is split
+ * into parts it may refuse what another part allows. */
+static void walk_tile(struct walk *walk, const struct sp_pass *pass, const struct sp_segment *segment, int32_t t,
                       int64_t row0)
 {
     const splat_plan *plan = walk->plan;
     const struct dense *mask = walk->mask;
-    int whole;
-    const struct sp_view *view = &plan->views[SP_SEGMENT_VIEW(segment->code)];
-    int64_t col_count = tile_tokens(view, segment->first + t, mask->kv, walk->cols, &whole);
-    int kind = SP_SEGMENT_KIND(segment->code);
-    int64_t col0 = (int64_t)(segment->first + t) * plan->tile_cols, holes = whole ? 0 : 1, allowed = 0;
-    if (col_count == 0)
-        FAIL("%s: column tile %d begins behind the last key", walk->what, segment->first + t);
+    const struct sp_view *view = &plan->views[pass->column_view + SP_SEGMENT_VIEW(segment->code)];
+    const int kind = SP_SEGMENT_KIND(segment->code);
+    const int64_t col0 = (int64_t)(segment->first + t) * plan->tile_cols;
+    int64_t allowed = 0, refused = 0;
     if (kind != SP_PRED_NONE && !(plan->predicate_mask >> kind & 1))
         FAIL("%s: predicate %s is used but not in predicate_mask", walk->what,
              sp_predicate_name((enum sp_pred_kind)kind));
-    const struct sp_predicate *p = &plan->predicates[segment->predicate];
-    assert_true(segment->predicate >= 0 && segment->predicate < plan->predicate_count);
-    if (kind == SP_PRED_PERIODIC)
-        assert_true(p->stride > 0 && p->width > 0 && p->phase_offset >= 0 && p->phase_offset < p->stride);
-    for (int64_t r = 0; r < row_count; r++)
-        for (int64_t c = 0; c < col_count; c++) {
-            int64_t i = walk->rows[r], j = walk->cols[c], at = i * mask->kv + j;
-            int said = kind == SP_PRED_NONE || sp_predicate_allows(plan, segment, t, row0, col0, i, j);
-            if (!!said != mask->bytes[at])
-                FAIL("%s: pair (%lld, %lld) is %d by the %s tile at column %lld, %d by the mask", walk->what,
-                     (long long)i, (long long)j, said, sp_predicate_name((enum sp_pred_kind)kind), (long long)col0,
-                     mask->bytes[at]);
-            if (said && walk->covered[at]++)
+    if (kind != SP_PRED_TABLE && kind != SP_PRED_BITS) {
+        const struct sp_predicate *p = &plan->predicates[segment->predicate];
+        assert_true(segment->predicate >= 0 && segment->predicate < plan->predicate_count);
+        if (kind == SP_PRED_PERIODIC)
+            assert_true(p->stride > 0 && p->width > 0 && p->phase_offset >= 0 && p->phase_offset < p->stride);
+    }
+    for (int64_t r = row0; r < row0 + plan->tile_rows; r++)
+        for (int64_t c = col0; c < col0 + plan->tile_cols; c++) {
+            int64_t i = token_at(&pass->row_view, r), j = token_at(view, c), at = i * mask->kv + j;
+            if (i < 0)
+                continue;
+            int said = kind == SP_PRED_NONE || sp_predicate_allows(plan, segment, t, row0, col0, r, c);
+            allowed += said;
+            refused += !said;
+            if (!said)
+                continue;
+            if (j < 0)
+                FAIL("%s: %s allows row %lld a key behind the last (%lld)", walk->what,
+                     sp_predicate_name((enum sp_pred_kind)kind), (long long)i, (long long)mask->kv - 1);
+            if (!mask->bytes[at])
+                FAIL("%s: pair (%lld, %lld) is allowed by the %s tile at column position %lld, not by the mask",
+                     walk->what, (long long)i, (long long)j, sp_predicate_name((enum sp_pred_kind)kind),
+                     (long long)col0);
+            if (walk->covered[at]++)
                 FAIL("%s: pair (%lld, %lld) is computed twice", walk->what, (long long)i, (long long)j);
-            holes += !said;
-            allowed += !!said;
         }
-    if (kind == SP_PRED_NONE && !whole)
-        FAIL("%s: the tile at column %lld hangs over the last key but runs no predicate", walk->what,
-             (long long)col0);
-    /* Kernels evaluate the predicate on the whole tile: keys behind the last one must be refused by it. */
-    for (int64_t r = 0; r < row_count && view->kind == SP_VIEW_LINEAR; r++)
-        for (int64_t j = mask->kv; j < col0 + plan->tile_cols; j++)
-            if (sp_predicate_allows(plan, segment, t, row0, col0, walk->rows[r], j))
-                FAIL("%s: %s allows row %lld the key %lld, behind the last (%lld)", walk->what,
-                     sp_predicate_name((enum sp_pred_kind)kind), (long long)walk->rows[r], (long long)j,
-                     (long long)mask->kv - 1);
-    if (kind != SP_PRED_NONE && holes == 0)
+    if (kind != SP_PRED_NONE && refused == 0)
         FAIL("%s: the tile at (%lld, %lld) is full but runs predicate %s", walk->what, (long long)row0,
              (long long)col0, sp_predicate_name((enum sp_pred_kind)kind));
     if (allowed == 0)
@@ -97,20 +88,19 @@ static void walk_tile(struct walk *walk, const struct sp_segment *segment, int32
 
 static void walk_row_tile(struct walk *walk, const struct sp_pass *pass, const struct sp_row_tile *row_tile)
 {
-    int whole;
-    int64_t rows = tile_tokens(&pass->row_view, row_tile->tile, walk->mask->q, walk->rows, &whole), tiles = 0;
-    if (rows == 0)
+    int64_t row0 = (int64_t)row_tile->tile * walk->plan->tile_rows, tiles = 0;
+    if (token_at(&pass->row_view, row0) < 0)
         FAIL("%s: row tile %d begins behind the last query", walk->what, row_tile->tile);
     for (int32_t s = 0; s < row_tile->segment_count; s++) {
         const struct sp_segment *segment = &walk->plan->segments[row_tile->segment + s];
         int view = SP_SEGMENT_VIEW(segment->code);
         assert_true(row_tile->segment + s < walk->plan->segment_count);
-        assert_true(view >= pass->column_view && view < pass->column_view + pass->column_view_count);
+        assert_true(view >= 0 && view < pass->column_view_count);
         assert_true(segment->count >= 1);
         if (SP_SEGMENT_STEP(segment->code))
             assert_int_equal(SP_SEGMENT_KIND(segment->code), SP_PRED_BITS);
         for (int32_t t = 0; t < segment->count; t++)
-            walk_tile(walk, segment, t, rows, walk->rows[0]);
+            walk_tile(walk, pass, segment, t, row0);
         tiles += segment->count;
     }
     if (tiles != row_tile->tiles)
@@ -118,23 +108,28 @@ static void walk_row_tile(struct walk *walk, const struct sp_pass *pass, const s
              (long long)tiles);
 }
 
-/* One pass: every row tile once, longest first, ties by number. */
+/* One pass: longest row tile first, ties by number. The launch that initialises has every query in just one tile. */
 static void walk_pass(struct walk *walk, const struct sp_pass *pass)
 {
     const struct sp_row_tile *tiles = &walk->plan->row_tiles[pass->first_row_tile];
     int32_t n = pass->row_tile_count;
-    uint8_t *seen = need((size_t)n);
-    memset(seen, 0, (size_t)n);
+    uint8_t *seen = need((size_t)walk->mask->q);
+    memset(seen, 0, (size_t)walk->mask->q);
     for (int32_t k = 0; k < n; k++) {
-        assert_true(tiles[k].tile >= 0 && tiles[k].tile < n);
-        if (seen[tiles[k].tile]++)
-            FAIL("%s: row tile %d is launched twice", walk->what, tiles[k].tile);
+        for (int64_t r = 0; r < walk->plan->tile_rows; r++) {
+            int64_t i = token_at(&pass->row_view, (int64_t)tiles[k].tile * walk->plan->tile_rows + r);
+            if (i >= 0 && seen[i]++)
+                FAIL("%s: row %lld is launched twice", walk->what, (long long)i);
+        }
         if (k && (tiles[k].tiles > tiles[k - 1].tiles ||
                   (tiles[k].tiles == tiles[k - 1].tiles && tiles[k].tile < tiles[k - 1].tile)))
             FAIL("%s: row tile %d (%d tiles) is launched after %d (%d tiles)", walk->what, tiles[k].tile,
                  tiles[k].tiles, tiles[k - 1].tile, tiles[k - 1].tiles);
         walk_row_tile(walk, pass, &tiles[k]);
     }
+    for (int64_t i = 0; i < walk->mask->q && !pass->merge; i++)
+        if (!seen[i])
+            FAIL("%s: row %lld is in no tile of the launch that initialises", walk->what, (long long)i);
     free(seen);
 }
 
@@ -177,7 +172,8 @@ static void check_plan(const splat_plan *plan, const struct dense *mask, const c
     assert_int_equal(info.partial_tiles, walk.partial);
     assert_int_equal(info.computed_pairs, (walk.full + walk.partial) * area);
     assert_int_equal(info.masks, 1);
-    assert_int_equal(info.passes, plan->pass_count);
+    assert_int_equal(info.passes, plan->launch_count);
+    assert_int_equal(plan->pass_count, plan->launch_count);
     assert_int_equal(info.tile_rows, plan->tile_rows);
     assert_int_equal(info.tile_cols, plan->tile_cols);
     assert_true(info.q_len == mask->q && info.kv_len == mask->kv);
@@ -325,6 +321,92 @@ static void the_suite_is_covered_once(void **state)
         splat_mask_destroy(mask);
         dense_free(&truth);
     }
+}
+
+/* Every layout that a mask suggests; how many there were besides the linear one. */
+static int check_layouts(const splat_mask *mask, const struct dense *truth, splat_options options, const char *what)
+{
+    int others = 0;
+    for (options.layout = 1; options.layout <= 16; options.layout++) {
+        splat_plan *plan = NULL;
+        enum splat_status status = splat_plan_create(mask, &options, &plan);
+        if (status == SPLAT_UNSUPPORTED) /* unsuited, or beyond the last */
+            continue;
+        OK(status);
+        others += options.layout > 1;
+        check_plan(plan, truth, what);
+        splat_plan_destroy(plan);
+    }
+    return others;
+}
+
+/* The same under every layout: residue, grid and comb views, parts beside and after each other; lengths that are and are
+ * not multiples of the strides. */
+static void every_layout_covers_once(void **state)
+{
+    (void)state;
+    static const char *const masks[] = {
+        "strided(5)",
+        "dilated(40, 3)",
+        "causal & (window(20, 0) | strided(32))",
+        "causal & (blocks(32) | comb(32, 8))",
+        "comb(48, 5) - window(9)",
+        "axial(24)",
+        "grid(32, 5)",
+        "grid(32, 3, 9)",
+        "grid(30, 7)",
+        "swin(32, 8, 4)",
+        "checkerboard(24)",
+        "strided(6) | strided(9)",
+        "grid(32, 9, dilation=2)",
+        "~strided(7)",
+        "~dilated(30, 4)",
+        "causal & ~comb(40, 16)",
+        "strided(16) & window(200) | documents(100, 200)",
+    };
+    const struct shape shapes[] = {{768, 768, SPLAT_ALIGN_BOTTOM_RIGHT},
+                                   {700, 651, SPLAT_ALIGN_BOTTOM_RIGHT},
+                                   {333, 720, SPLAT_ALIGN_TOP_LEFT}};
+    int others = 0;
+    for (size_t k = 0; k < sizeof masks / sizeof masks[0]; k++)
+        for (size_t n = 0; n < sizeof shapes / sizeof shapes[0]; n++) {
+            splat_mask *mask = NULL;
+            if (splat_mask_from_expression(masks[k], shapes[n].q, shapes[n].kv, shapes[n].align, &mask) != SPLAT_OK)
+                continue; /* a pattern that wants other lengths */
+            splat_acsr *acsr = acsr_of(mask);
+            struct dense truth = dense_new(shapes[n].q, shapes[n].kv);
+            dense_expand(&truth, acsr);
+            others += check_layouts(mask, &truth, options_of(dims[(k + n) % 3]), masks[k]);
+            splat_acsr_destroy(acsr);
+            splat_mask_destroy(mask);
+            dense_free(&truth);
+        }
+    assert_true(others >= 60);
+}
+
+/* Transposed, and random, masks under every layout. */
+static void layouts_of_any_mask_cover_once(void **state)
+{
+    (void)state;
+    struct rng rng = {77};
+    int others = 0;
+    for (int round = 0; round < 60; round++) {
+        struct shape s = {rng_between(&rng, 100, 500), rng_between(&rng, 100, 500), SPLAT_ALIGN_BOTTOM_RIGHT};
+        static struct expression e;
+        expression_random(&e, &s, &rng, 2);
+        struct dense turned = dense_new(s.kv, s.q);
+        for (int64_t at = 0; at < s.q * s.kv; at++)
+            turned.bytes[at % s.kv * s.q + at / s.kv] = e.truth.bytes[at];
+        splat_mask *mask = mask_from_dense(&turned);
+        others += check_layouts(mask, &turned, options_of(64), e.text);
+        splat_mask_destroy(mask);
+        mask = mask_from_dense(&e.truth);
+        others += check_layouts(mask, &e.truth, options_of(64), e.text);
+        splat_mask_destroy(mask);
+        dense_free(&turned);
+        dense_free(&e.truth);
+    }
+    assert_true(others >= 20);
 }
 
 /* Every shape of the tune table can be forced, and covers as exactly; other shapes are refused. */
@@ -536,16 +618,18 @@ struct stretch_sink {
     int64_t calls, stop_at;
 };
 
-static int take_stretch(int64_t pass, int64_t row0, int64_t rows, int64_t col0, int64_t cols,
-                        enum splat_tile_kind kind, const char *predicate, void *user)
+static int take_stretch(const splat_tile_stretch *stretch, void *user)
 {
     struct stretch_sink *sink = user;
-    assert_true(pass >= 0 && row0 >= 0 && rows > 0 && row0 + rows <= sink->seen.q);
-    assert_true(col0 >= 0 && cols > 0 && col0 + cols <= sink->seen.kv);
-    assert_int_equal(strcmp(predicate, "none") == 0, kind == SPLAT_TILE_FULL);
-    for (int64_t i = row0; i < row0 + rows; i++)
-        for (int64_t j = col0; j < col0 + cols; j++)
+    const splat_acsr_run *rows = &stretch->rows, *columns = &stretch->columns;
+    assert_true(stretch->pass >= 0 && rows->count > 0 && rows->width > 0 && columns->count > 0 && columns->width > 0);
+    assert_int_equal(strcmp(stretch->predicate, "none") == 0, stretch->kind == SPLAT_TILE_FULL);
+    for (int32_t a = 0; a < rows->count * rows->width; a++)
+        for (int32_t b = 0; b < columns->count * columns->width; b++) {
+            int64_t i = rows->start + a / rows->width * rows->stride + a % rows->width;
+            int64_t j = columns->start + b / columns->width * columns->stride + b % columns->width;
             sink->seen.bytes[i * sink->seen.kv + j]++;
+        }
     return ++sink->calls == sink->stop_at;
 }
 
@@ -559,6 +643,7 @@ static void visiting_tiles_shows_each_once(void **state)
         expression_random(&e, &s, &rng, 2);
         splat_mask *mask = mask_of(e.text, s.q, s.kv, s.align);
         splat_options options = options_of(64);
+        options.layout = 1;
         splat_plan *plan = plan_of(mask, &options);
         struct stretch_sink sink = {dense_new(s.q, s.kv), 0, -1};
         OK(splat_plan_visit_tiles(plan, 0, take_stretch, &sink));
@@ -721,6 +806,8 @@ int main(void)
         cmocka_unit_test(primitives_are_covered_once),
         cmocka_unit_test(growing_rows_are_covered_once),
         cmocka_unit_test(the_suite_is_covered_once),
+        cmocka_unit_test(every_layout_covers_once),
+        cmocka_unit_test(layouts_of_any_mask_cover_once),
         cmocka_unit_test(forced_shapes_cover_too),
         cmocka_unit_test(empty_masks_have_row_tiles_and_no_tiles),
         cmocka_unit_test(full_masks_on_whole_tiles_run_no_predicate),

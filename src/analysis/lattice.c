@@ -1,0 +1,327 @@
+/* Masks under views (lattice.h).
+ *
+ * A row source over the ACSR of tokens: it finds the token of a row position, evaluates that row (many at once,
+ * where the positions allow it), keeps the runs of the part, and deals them into the zones of the column view. A run
+ * whose stride is the view's n0 is a rectangle of the grid, so it gives one run a zone; a wide block gives at most
+ * one interval a zone. The builder of ACSRs does the rest.
+ */
+#include "analysis/lattice.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "acsr/build.h"
+#include "acsr/sym.h"
+#include "common/error.h"
+
+/* A row with more pieces than this gains nothing from the view: its tiles would be mostly empty. */
+enum { PIECES_MAX = 512 };
+
+/* A run within one zone, in ranks. */
+struct piece {
+    int64_t zone;
+    struct sp_sym_run run;
+};
+
+struct lattice_source {
+    struct sp_row_source base;
+    struct sp_acsr_source tokens;
+    struct sp_view rows, columns;
+    struct sp_part part;
+    struct sp_runs found; /* of the row, in tokens */
+    struct piece pieces[PIECES_MAX];
+    int piece_count;
+    bool unsuited;
+};
+
+static void give_up(struct lattice_source *s, struct sp_row_eval *eval)
+{
+    s->unsuited = true;
+    eval->failed = true; /* stops the builder */
+}
+
+/* ---- Columns ---- */
+
+static void add_piece(struct lattice_source *s, struct sp_row_eval *eval, int64_t zone, struct sp_aff start,
+                      int64_t stride, struct sp_aff count, struct sp_aff width)
+{
+    const struct sp_view *view = &s->columns;
+    if (s->piece_count == PIECES_MAX) {
+        give_up(s, eval);
+        return;
+    }
+    struct sp_aff end = stride ? sp_add(start, sp_addc(sp_add(sp_mulc(count, stride), width), -stride))
+                               : sp_add(start, width);
+    if (zone == sp_view_cut_zone(view) && sp_lt(eval, sp_const((int64_t)view->whole * view->c), end)) {
+        give_up(s, eval);
+        return;
+    }
+    int at = s->piece_count++; /* a stable insertion: pieces come nearly in order */
+    for (; at > 0 && s->pieces[at - 1].zone > zone; at--)
+        s->pieces[at] = s->pieces[at - 1];
+    s->pieces[at] = (struct piece){zone, {start, count, width, stride}};
+}
+
+/* `count` blocks at grid columns [x, end), one every `step` grid rows from row y on; 0 <= x < end <= n0. */
+static void deal_rectangle(struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff x, struct sp_aff end,
+                           struct sp_aff y, struct sp_aff count, int64_t step)
+{
+    const int64_t c = s->columns.c;
+    int64_t first = sp_concrete(eval, sp_floordiv(eval, x, c));
+    int64_t last = sp_concrete(eval, sp_floordiv(eval, sp_addc(end, -1), c));
+    for (int64_t zone = first; zone <= last && !eval->failed; zone++) {
+        struct sp_aff a = zone == first ? x : sp_const(zone * c);
+        struct sp_aff b = zone == last ? end : sp_const(zone * c + c);
+        struct sp_aff width = sp_sub(b, a), start = sp_addc(sp_add(sp_mulc(y, c), a), -zone * c);
+        if (step == 0 || sp_eq(eval, count, sp_const(1)))
+            add_piece(s, eval, zone, start, 0, sp_const(1), width);
+        else if (step == 1 && sp_eq(eval, width, sp_const(c)))
+            add_piece(s, eval, zone, start, 0, sp_const(1), sp_mulc(count, c));
+        else
+            add_piece(s, eval, zone, start, step * c, count, width);
+    }
+}
+
+/* Blocks narrower than a grid row, one every `step` grid rows; a block that goes over the edge of the grid comes
+ * back in the next row. */
+static void deal_narrow(struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff start, struct sp_aff width,
+                        struct sp_aff count, int64_t step)
+{
+    const int64_t n0 = s->columns.n0;
+    struct sp_aff x = sp_mod(eval, start, n0), y = sp_floordiv(eval, start, n0), end = sp_add(x, width);
+    if (sp_lt(eval, sp_const(n0), end)) {
+        deal_rectangle(s, eval, x, sp_const(n0), y, count, step);
+        deal_rectangle(s, eval, sp_const(0), sp_addc(end, -n0), sp_addc(y, 1), count, step);
+    } else {
+        deal_rectangle(s, eval, x, end, y, count, step);
+    }
+}
+
+/* Ranks of `zone` below token t. */
+static struct sp_aff rank_of(struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff t, int64_t zone)
+{
+    const int64_t n0 = s->columns.n0, c = s->columns.c;
+    struct sp_aff within = sp_addc(sp_mod(eval, t, n0), -zone * c);
+    within = sp_min(eval, sp_max(eval, within, sp_const(0)), sp_const(c));
+    return sp_add(sp_mulc(sp_floordiv(eval, t, n0), c), within);
+}
+
+static void deal_block(struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff begin, struct sp_aff width)
+{
+    if (!sp_lt(eval, sp_const(s->columns.n0), width)) {
+        deal_narrow(s, eval, begin, width, sp_const(1), 0);
+        return;
+    }
+    for (int64_t zone = 0; zone < s->columns.zones && !eval->failed; zone++) {
+        struct sp_aff low = rank_of(s, eval, begin, zone), high = rank_of(s, eval, sp_add(begin, width), zone);
+        if (sp_lt(eval, low, high))
+            add_piece(s, eval, zone, low, 0, sp_const(1), sp_sub(high, low));
+    }
+}
+
+static void deal_run(struct lattice_source *s, struct sp_row_eval *eval, const struct sp_sym_run *run)
+{
+    if (s->columns.zones == 1) { /* ranks are tokens */
+        add_piece(s, eval, 0, run->start, run->stride, run->count, run->width);
+    } else if (run->stride == 0) {
+        deal_block(s, eval, run->start, run->width);
+    } else if (run->stride % s->columns.n0 == 0) {
+        deal_narrow(s, eval, run->start, run->width, run->count, run->stride / s->columns.n0);
+    } else {
+        int64_t count = sp_concrete(eval, run->count);
+        for (int64_t k = 0; k < count && !eval->failed; k++)
+            deal_block(s, eval, sp_addc(run->start, k * run->stride), run->width);
+    }
+}
+
+/* Hands the pieces over zone by zone. Runs of one zone may interleave only where a wide block of one stride comes
+ * back over the grid's edge into the zone it began in. */
+static void push_pieces(struct lattice_source *s, struct sp_row_eval *eval, struct sp_runs *out)
+{
+    struct sp_aff reached = sp_const(0);
+    for (int k = 0; k < s->piece_count && !eval->failed; k++) {
+        struct sp_sym_run run = s->pieces[k].run;
+        if (k > 0 && s->pieces[k].zone == s->pieces[k - 1].zone && sp_lt(eval, run.start, reached)) {
+            give_up(s, eval);
+            return;
+        }
+        reached = run.stride ? sp_add(run.start, sp_addc(sp_add(sp_mulc(run.count, run.stride), run.width), -run.stride))
+                             : sp_add(run.start, run.width);
+        run.start = sp_addc(run.start, s->pieces[k].zone * s->columns.pitch);
+        sp_push_run(eval, out, run.start, run.stride, run.count, run.width);
+    }
+    if (out->count > SP_ACSR_MAX_RUNS(eval->kv_len))
+        give_up(s, eval);
+}
+
+/* ---- Rows ---- */
+
+static struct sp_aff row_pairs(const struct sp_runs *runs, struct sp_row_eval *eval)
+{
+    struct sp_aff pairs = sp_const(0);
+    for (int64_t k = 0; k < runs->count; k++) {
+        const struct sp_sym_run *run = &runs->runs[k];
+        if (run->count.d != 0 && run->width.d != 0)
+            sp_concrete(eval, run->count);
+        pairs = sp_add(pairs, (struct sp_aff){run->count.v * run->width.v,
+                                              run->count.d * run->width.v + run->count.v * run->width.d});
+    }
+    return pairs;
+}
+
+static bool in_part(const struct lattice_source *s, struct sp_row_eval *eval, const struct sp_sym_run *run)
+{
+    if (s->part.kind != SP_PART_STRIDED && s->part.kind != SP_PART_REST)
+        return true;
+    bool strided = run->stride % s->part.stride == 0 && !sp_lt(eval, sp_const(s->part.width), run->width);
+    return strided == (s->part.kind == SP_PART_STRIDED);
+}
+
+static bool row_in_part(const struct lattice_source *s, struct sp_row_eval *eval)
+{
+    if (s->part.kind != SP_PART_LONG && s->part.kind != SP_PART_SHORT)
+        return true;
+    struct sp_aff pairs = row_pairs(&s->found, eval);
+    return sp_lt(eval, sp_const(s->part.width), pairs) == (s->part.kind == SP_PART_LONG);
+}
+
+/* Turns the evaluation's row positions into tokens, as far as they keep one step. Returns false when there are none:
+ * eval->valid then covers the positions that hold nothing. */
+static bool find_tokens(const struct lattice_source *s, struct sp_row_eval *eval, struct sp_row_eval *tokens)
+{
+    const struct sp_view *view = &s->rows;
+    int64_t zone = eval->row / view->pitch, rank = eval->row % view->pitch;
+    int64_t ranks = sp_view_zone_ranks(view, zone), limit = rank < ranks ? ranks - rank : view->pitch - rank;
+    int64_t step = eval->step, x = zone * view->c + rank % view->c;
+    bool exists = rank < ranks && x < view->n0;
+    if (step % view->c != 0 && exists && limit > view->c - rank % view->c)
+        limit = view->c - rank % view->c; /* to the end of the grid row */
+    if (rank < ranks && !exists)
+        limit = 1;
+    int64_t rows = (limit + step - 1) / step;
+    if (rows < eval->valid)
+        eval->valid = rows;
+    tokens->row = view->n0 * (rank / view->c) + x;
+    tokens->step = step % view->c == 0 ? view->n0 * (step / view->c) : step;
+    tokens->valid = eval->valid;
+    return exists;
+}
+
+static void lattice_row(struct sp_row_source *self, struct sp_row_eval *eval, struct sp_runs *out)
+{
+    struct lattice_source *s = (struct lattice_source *)self;
+    const splat_acsr *acsr = s->tokens.acsr;
+    struct sp_row_eval tokens = {.q_len = acsr->q_len, .kv_len = acsr->kv_len};
+    out->count = 0;
+    if (!find_tokens(s, eval, &tokens))
+        return;
+    s->tokens.base.row(&s->tokens.base, &tokens, &s->found);
+    eval->valid = tokens.valid;
+    eval->failed |= tokens.failed;
+    if (tokens.bits) {
+        give_up(s, eval);
+        return;
+    }
+    if (!row_in_part(s, eval))
+        return;
+    s->piece_count = 0;
+    for (int64_t k = 0; k < s->found.count && !eval->failed; k++)
+        if (in_part(s, eval, &s->found.runs[k]))
+            deal_run(s, eval, &s->found.runs[k]);
+    push_pieces(s, eval, out);
+}
+
+/* ---- The whole ---- */
+
+static bool has_bits(const splat_acsr *acsr)
+{
+    return acsr->bit_words > 0;
+}
+
+static struct lattice_source *new_source(const splat_acsr *acsr, const struct sp_view *rows,
+                                         const struct sp_view *columns, const struct sp_part *part)
+{
+    struct lattice_source *source = calloc(1, sizeof *source);
+    if (!source) {
+        sp_no_memory("a mask under views", sizeof *source);
+        return NULL;
+    }
+    source->base.row = lattice_row;
+    sp_acsr_source_init(&source->tokens, acsr);
+    source->rows = *rows;
+    source->columns = *columns;
+    source->part = *part;
+    return source;
+}
+
+static void free_source(struct lattice_source *source)
+{
+    sp_runs_free(&source->found);
+    free(source);
+}
+
+enum splat_status sp_lattice_acsr(const splat_acsr *acsr, const struct sp_view *rows, const struct sp_view *columns,
+                                  const struct sp_part *part, splat_acsr **made)
+{
+    *made = NULL;
+    if (has_bits(acsr) || !sp_view_fits(rows) || !sp_view_fits(columns) || sp_view_cut_zone(rows) >= 0)
+        return SPLAT_OK;
+    struct lattice_source *source = new_source(acsr, rows, columns, part);
+    if (!source)
+        return SPLAT_NO_MEMORY;
+    /* Positions of one class are a grid column of a zone; under a linear view rows keep their own classes. */
+    int64_t row_stride = rows->zones == 1 ? acsr->row_stride : rows->c;
+    enum splat_status status = sp_acsr_build_classes(&source->base, sp_view_positions(rows),
+                                                     sp_view_positions(columns), row_stride, made);
+    if (source->unsuited)
+        status = SPLAT_OK;
+    free_source(source);
+    return status;
+}
+
+/* Tiles of one row, runs ascending. */
+static int64_t tiles_of_row(const struct sp_runs *runs, int64_t tile)
+{
+    int64_t tiles = 0, reached = -1; /* last tile counted */
+    for (int64_t k = 0; k < runs->count; k++) {
+        const struct sp_sym_run *run = &runs->runs[k];
+        int64_t end = run->start.v + (run->count.v - 1) * run->stride + run->width.v;
+        int64_t first = run->start.v / tile, last = (end - 1) / tile;
+        int64_t touched = last - (first > reached ? first - 1 : reached);
+        if (run->stride > tile && run->count.v < touched)
+            touched = run->count.v;
+        tiles += touched > 0 ? touched : 0;
+        reached = last;
+    }
+    return tiles;
+}
+
+enum splat_status sp_lattice_sample(const splat_acsr *acsr, const struct sp_view *columns, const struct sp_part *part,
+                                    int64_t tile, int64_t samples, double *tiles)
+{
+    *tiles = HUGE_VAL;
+    if (has_bits(acsr) || !sp_view_fits(columns))
+        return SPLAT_OK;
+    const struct sp_view rows = sp_view_make(SP_VIEW_LINEAR, 1, 1, acsr->q_len);
+    struct lattice_source *source = new_source(acsr, &rows, columns, part);
+    if (!source)
+        return SPLAT_NO_MEMORY;
+    struct sp_runs runs = {0};
+    int64_t sum = 0;
+    bool out_of_memory = false;
+    for (int64_t k = 0; k < samples && !source->unsuited && !out_of_memory; k++) {
+        struct sp_row_eval eval = {.q_len = acsr->q_len,
+                                   .kv_len = sp_view_positions(columns),
+                                   .row = (2 * k + 1) * acsr->q_len / (2 * samples),
+                                   .step = 1,
+                                   .valid = 1};
+        lattice_row(&source->base, &eval, &runs);
+        out_of_memory = eval.failed && !source->unsuited;
+        sum += tiles_of_row(&runs, tile);
+    }
+    if (!source->unsuited)
+        *tiles = (double)sum / (double)samples;
+    sp_runs_free(&runs);
+    free_source(source);
+    return out_of_memory ? sp_no_memory("a row under views", sizeof(struct sp_sym_run)) : SPLAT_OK;
+}
