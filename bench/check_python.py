@@ -13,6 +13,7 @@ import argparse
 import ctypes
 import gc
 import json
+import logging
 import os
 import pathlib
 import statistics
@@ -84,6 +85,17 @@ class Checks:
 
     def result(self):
         return {"passed": self.passed, "failures": self.failures, "skipped": self.skipped, **self.numbers}
+
+
+class Counter(logging.Handler):
+    """Counts log messages in a dict."""
+
+    def __init__(self, numbers):
+        super().__init__()
+        self.numbers = numbers
+
+    def emit(self, record):
+        self.numbers["log_messages"] = self.numbers.get("log_messages", 0) + 1
 
 
 def raises(kind, words, function, *args, **named):
@@ -243,6 +255,18 @@ class Torch:
             thread.join()
         return problems
 
+    def on_the_second_device(self):
+        """Tensors on cuda:1 while cuda:0 is current: computed there, and cuda:0 stays current."""
+        torch = self.torch
+        if torch.cuda.device_count() < 2:
+            self.checks.skipped.append("a second device: there is one GPU")
+            return []
+        q, k, v = self.qkv()
+        want = self.attention(q, k, v, "causal")
+        got = self.attention(*(x.to("cuda:1") for x in (q, k, v)), "causal")
+        right = got.device.index == 1 and torch.cuda.current_device() == 0 and torch.equal(got.to("cuda:0"), want)
+        return [] if right else [f"o is on {got.device}, the current device is {torch.cuda.current_device()}, or o differs"]
+
     def graph(self):
         """Captured, then replayed on new inputs and after the mask is gone; bitwise what a plain call gives."""
         torch = self.torch
@@ -328,7 +352,8 @@ class Torch:
 
     def overhead_is_small(self):
         over = self.checks.numbers["host"]["overhead_us"]
-        return [] if over <= OVERHEAD_LIMIT_US else [f"a warm call takes {over:.1f} us over splat_run (limit {OVERHEAD_LIMIT_US})"]
+        small = over <= OVERHEAD_LIMIT_US
+        return [] if small else [f"a warm call takes {over:.1f} us over splat_run (limit {OVERHEAD_LIMIT_US})"]
 
     def graph_overhead(self):
         """Microseconds a launch in a graph of 50, through the package and through splat_run."""
@@ -351,8 +376,7 @@ class Torch:
                 for _ in range(50):
                     call()
             graph.replay()
-            start, end, samples = (torch.cuda.Event(enable_timing=True) for _ in range(2)), None, []
-            start, end = start
+            samples, (start, end) = [], (torch.cuda.Event(enable_timing=True) for _ in range(2))
             for _ in range(9):
                 start.record()
                 graph.replay()
@@ -388,8 +412,7 @@ class Torch:
                 row["times"] = timing.alternate(items, o.rounds)
                 rows.append(row)
                 self.checks.save()
-                print(f"  torch D {dim} {pattern.name}: " + ", ".join(
-                    f"{n} {t['ms']:.3f} ms" if "ms" in t else f"{n} {t['error'][:60]}" for n, t in row["times"].items()), flush=True)
+                print(f"  torch {line(row)}", flush=True)
         return rows
 
     def run(self):
@@ -398,7 +421,7 @@ class Torch:
         checks.numbers["meta"] = record.metadata(self.lib, self.options.commit)
         self.correctness()
         if self.gpu:
-            for name in ("on_another_stream", "in_a_new_thread", "graph", "first_call_in_a_capture"):
+            for name in ("on_another_stream", "in_a_new_thread", "on_the_second_device", "graph", "first_call_in_a_capture"):
                 checks.check(name.replace("_", " "), getattr(self, name))
         for mode, dynamic in ((None, False), (None, True), ("reduce-overhead", False)):
             if self.gpu or mode is None:
@@ -437,6 +460,10 @@ class Jax:
         self.checks, self.attention = Checks(options), splat.jax.attention
         self.lib = splat_ctypes.Splat(os.environ["SPLAT_LIB"])
         self.keys = jax.random.key(0)
+        # Compiles are told from XLA's threads: a call into Python there must not wait for what waits for it.
+        log = logging.getLogger("splat")
+        log.setLevel(logging.INFO)
+        log.addHandler(Counter(self.checks.numbers))
         self.half = jnp.bfloat16
 
     def random(self, *shape, dtype=None):
@@ -488,7 +515,8 @@ class Jax:
         rng = np.random.default_rng(0)
         for shape in ((300, 300), (4, 300, 300), (2, 4, 300, 300)):
             array = rng.random(shape) < 0.2
-            self.checks.check(f"dense {shape}", self.compare, splat.from_dense(array), array if array.ndim != 3 else array[None], q, k, v)
+            allowed = array if array.ndim != 3 else array[None]
+            self.checks.check(f"dense {shape}", self.compare, splat.from_dense(array), allowed, q, k, v)
         self.checks.check("vmap", self.vmapped)
         self.checks.check("shard_map", self.sharded)
         self.checks.check("repeated and interleaved", self.repeated)
@@ -499,13 +527,19 @@ class Jax:
             self.checks.check("float32 refused under jit", raises, Exception, "fp32",
                               lambda: self.jax.block_until_ready(self.jax.jit(lambda x: self.attention(x, x, x, "full"))(x)))
 
+    def close(self, got, want):
+        """Another batch or number of heads may have other tiles, whose sums round otherwise."""
+        got, want = (self.jnp.asarray(x, self.jnp.float32) for x in (got, want))
+        off = float(self.jnp.linalg.norm(got - want) / self.jnp.linalg.norm(want))
+        return [] if off < 6e-3 else [f"differs by {off:.2g} of its norm"]
+
     def vmapped(self):
         jax, jnp = self.jax, self.jnp
         q, k, v = self.qkv()
         mask, stack = self.splat.causal(), jnp.stack([q, q * 0.5, -q])
         got = jax.jit(jax.vmap(lambda x: self.attention(x, k, v, mask)))(stack)
         want = jnp.stack([self.attention(x, k, v, mask) for x in stack])
-        return [] if bool((got == want).all()) else ["differs from a loop"]
+        return self.close(got, want)
 
     def sharded(self):
         jax, np = self.jax, self.np
@@ -514,11 +548,12 @@ class Jax:
         mesh = Mesh(np.array(jax.devices()[:count]).reshape(1, count), ("batch", "heads"))
         spec, mask = P("batch", "heads"), self.splat.causal()
         q, k, v = self.qkv()
-        call = jax.jit(jax.shard_map(lambda q, k, v: self.attention(q, k, v, mask), mesh=mesh, in_specs=(spec,) * 3, out_specs=spec))
+        call = jax.jit(jax.shard_map(lambda q, k, v: self.attention(q, k, v, mask), mesh=mesh, in_specs=(spec,) * 3,
+                                     out_specs=spec))
         want = self.attention(q, k, v, mask)
         got = call(*(jax.device_put(x, NamedSharding(mesh, spec)) for x in (q, k, v)))
         self.checks.numbers["shard_map_devices"] = count
-        return [] if bool((np.asarray(got.astype("float32")) == np.asarray(want.astype("float32"))).all()) else ["differs"]
+        return self.close(np.asarray(got.astype("float32")), np.asarray(want.astype("float32")))
 
     def repeated(self):
         """Many steps of a function with two masks and work between: XLA may capture it into command buffers."""
@@ -532,7 +567,8 @@ class Jax:
 
         call, problems = jax.jit(step), []
         for n in range(20):
-            q, k, v = self.qkv() if n % 5 == 0 else (q, k, v)
+            if n % 5 == 0:
+                q, k, v = self.qkv()
             got, again = call(q, k, v), call(q, k, v)
             if not bool((got == again).all()) or bool(jnp.isnan(got).any()):
                 problems.append(f"two runs of step {n} differ")
@@ -561,7 +597,8 @@ class Jax:
         jax = self.jax
         q, k, v = self.qkv(batch=1, heads=1, length=128)
         mask = self.splat.causal()
-        steps = {"attention": jax.jit(lambda q, k, v: self.attention(q, k, v, mask)), "addition": jax.jit(lambda q, k, v: q + k + v)}
+        steps = {"attention": jax.jit(lambda q, k, v: self.attention(q, k, v, mask)),
+                 "addition": jax.jit(lambda q, k, v: q + k + v)}
         result = {}
         for name, step in steps.items():
             step(q, k, v).block_until_ready()
@@ -621,7 +658,7 @@ class Jax:
                 row["times"] = self.wall_ms(calls)
                 rows.append(row)
                 self.checks.save()
-                print(f"  jax D {dim} {pattern.name}: " + ", ".join(f"{n} {t['ms']:.3f} ms" for n, t in row["times"].items()), flush=True)
+                print(f"  jax {line(row)}", flush=True)
         return rows
 
     def run(self):
@@ -656,6 +693,16 @@ def run_part(name, options):
         return part
 
 
+def line(row):
+    """One case of the speed table: milliseconds of each, and the others' over splat's."""
+    times = {n: t["ms"] for n, t in row["times"].items() if "ms" in t}
+    cells = [f"{n} {ms:.3f} ms" for n, ms in times.items()]
+    cells += [f"{n} {t['error'][:60]}" for n, t in row["times"].items() if "ms" not in t]
+    cells += [f"{times[n] / times['splat']:.2f}x" for n in times if n != "splat" and "splat" in times]
+    cells += [row[name] for name in ("flex_error", "peer_error") if name in row]
+    return f"D {row['dim']:<4} {row['pattern']:<20} " + "  ".join(cells)
+
+
 def table(name, part):
     lines = [f"{name}: {part['passed']} passed, {len(part['failures'])} failed"]
     lines += [f"  FAILED {failure}" for failure in part["failures"]]
@@ -663,11 +710,8 @@ def table(name, part):
         lines.append(f"  {what}: " + (f"{value['median_us']:.2f} us" if isinstance(value, dict) else f"{value:.2f} us"))
     for what, value in part.get("graph_launch", {}).items():
         lines.append(f"  in a graph, {what}: {value:.2f}")
-    for row in part.get("speed", []):
-        times = {n: t["ms"] for n, t in row["times"].items() if "ms" in t}
-        cells = [f"{n} {ms:.3f} ms" for n, ms in times.items()]
-        cells += [f"{times[n] / times['splat']:.2f}x" for n in times if n != "splat" and "splat" in times]
-        lines.append(f"  D {row['dim']:<4} {row['pattern']:<20} " + "  ".join(cells))
+    lines += [f"  {line(row)}" for row in part.get("speed", [])]
+    lines += [f"  skipped: {what}" for what in part["skipped"]]
     return "\n".join(lines)
 
 
