@@ -3,6 +3,7 @@
 #   make            shared and static library, build/splatc
 #   make demo       everything on a fresh machine: packages, build, one mask through all stages
 #   make check      everything tests need, then all tests; ends with one line "N passed, M failed"
+#   make check-deep the same attacks for longer: fuzzing, faults, races, valgrind
 #   make help       the targets and the variables
 #
 # All output goes to $(BUILD), so that one tree may be built in several folders at once. No CUDA header or toolkit is
@@ -27,6 +28,7 @@ SAN ?=
 STATIC ?=
 V ?=
 WERROR ?= 1
+DEPS ?= build
 PREFIX ?= /usr/local
 DESTDIR ?=
 LIBDIR ?= $(PREFIX)/lib
@@ -40,7 +42,8 @@ say = $(if $(V),,@printf '  %-7s %s\n' '$(1)' '$(2)')
 
 OPT ?= $(if $(SAN),-O1,-O2)
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wconversion $(if $(filter 1,$(WERROR)),-Werror)
-SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
+# Instrumented loops are not vectorised, of which clang warns where OpenMP asks for it.
+SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all $(if $(findstring clang,$(CC)),-Wno-pass-failed))
 CFLAGS ?=
 LDFLAGS ?=
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE $(OPT) -g $(WARN) $(SAN_FLAGS) -Iinclude -Isrc $(CFLAGS)
@@ -66,6 +69,8 @@ UNIT_HELPERS := $(sort $(filter-out $(UNIT_SOURCES),$(wildcard tests/unit/*.c)))
 EXAMPLE_SOURCES := $(sort $(wildcard examples/*.c))
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 MACHINE_SOURCES := $(sort $(wildcard tests/machine/*.cc))
+FAULT_SOURCES := $(sort $(wildcard tests/faults/test_*.c))
+FUZZ_SOURCES := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 
 object = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 LIB_OBJECTS := $(call object,$(LIB_SOURCES))
@@ -75,6 +80,8 @@ UNIT_PROGRAMS := $(patsubst %.c,$(BUILD)/%,$(UNIT_SOURCES))
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(EXAMPLE_SOURCES))
 MACHINE_OBJECTS := $(patsubst %.cc,$(BUILD)/obj/%.o,$(MACHINE_SOURCES))
 MACHINE_PROGRAMS := $(patsubst %.cc,$(BUILD)/%,$(filter tests/machine/run_%,$(MACHINE_SOURCES)))
+FAULT_PROGRAMS := $(patsubst %.c,$(BUILD)/%,$(FAULT_SOURCES))
+STAND_INS := $(patsubst tests/faults/%.c,$(BUILD)/tests/faults/%.so,$(wildcard tests/faults/stand_in_*.c))
 
 STATIC_LIB := $(BUILD)/libsplat.a
 SHARED_LIB := $(BUILD)/libsplat.so.$(VERSION)
@@ -82,7 +89,7 @@ SHARED_LINKS := $(BUILD)/libsplat.so.$(SOVERSION) $(BUILD)/libsplat.so
 
 # ---- Targets ----
 
-.PHONY: all lib help demo check check-mutants tests examples bench install uninstall clean format format-check lint FORCE
+.PHONY: all lib help demo check check-deep check-mutants tests fuzz races examples bench install uninstall clean format format-check lint FORCE
 all: lib $(BUILD)/splatc
 
 lib: $(STATIC_LIB) $(SHARED_LINKS)
@@ -92,7 +99,9 @@ help:
 	@echo 'make demo             install what is missing, build, take one mask through all stages'
 	@echo 'make check            install what tests need, build, run all tests'
 	@echo 'make check-mutants    put faults into kernels; the tests must find each (part of check)'
+	@echo 'make check-deep       the attacks of check for longer, and races and valgrind: some 20 minutes'
 	@echo 'make tests            build the test programs only'
+	@echo 'make fuzz             build the fuzz targets, with clang, into build/fuzz/'
 	@echo 'make bench            build bench/*.c into build/bench/ (see bench/README.md)'
 	@echo 'make examples         build examples/*.c into build/examples/'
 	@echo 'make install          PREFIX=/usr/local DESTDIR= LIBDIR=$$PREFIX/lib; then ldconfig, or see README.md'
@@ -121,7 +130,7 @@ $(BUILD)/link.key: FORCE
 # Tells what is missing before the compiler does.
 $(BUILD)/deps.ok: tools/deps.sh
 	@mkdir -p $(BUILD)
-	@CC='$(CC)' tools/deps.sh --tell build
+	@CC='$(CC)' tools/deps.sh --tell $(DEPS)
 	@touch $@
 
 $(LIB_OBJECTS): FLAGS = $(LIB_CFLAGS)
@@ -160,14 +169,48 @@ $(BUILD)/splatc: $(CLI_OBJECTS) $(STATIC_LIB) $(BUILD)/link.key
 
 # ---- Tests and examples ----
 
-# Sanitizers do not know the machine's fibers.
-tests: $(UNIT_PROGRAMS) $(if $(SAN),,$(MACHINE_PROGRAMS))
+# Sanitizers do not know the machine's fibers, and replace malloc and system calls themselves.
+SHIMMED := test_long_life test_memory test_store test_tool
+tests: $(UNIT_PROGRAMS) $(if $(SAN),,$(MACHINE_PROGRAMS) fuzz) \
+    $(if $(SAN),$(filter-out $(SHIMMED:%=$(BUILD)/tests/faults/%),$(FAULT_PROGRAMS)),$(FAULT_PROGRAMS))
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(UNIT_HELPER_OBJECTS) $(STATIC_LIB) $(BUILD)/compile.key | $(BUILD)/deps.ok
 	$(call say,TEST,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) -fopenmp -MMD -MP -MF $@.d -MT $@ $< $(UNIT_HELPER_OBJECTS) $(STATIC_LIB) \
 	    $(LDFLAGS) -lcmocka $(LIB_LIBS) -o $@
+
+# Fault tests replace functions of the C library, or open stand-ins for NVRTC and the driver.
+$(FAULT_PROGRAMS): $(BUILD)/%: %.c $(CLI_OBJECTS) $(STATIC_LIB) $(STAND_INS) $(BUILD)/compile.key
+	$(call say,TEST,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CFLAGS) -fopenmp -MMD -MP -MF $@.d -MT $@ $< $(filter-out %/main.o,$(CLI_OBJECTS)) $(STATIC_LIB) \
+	    $(LDFLAGS) -lcmocka $(CLI_LIBS) $(LIB_LIBS) -o $@
+
+$(STAND_INS): $(BUILD)/%.so: %.c $(BUILD)/compile.key | $(BUILD)/deps.ok
+	$(call say,TEST,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CFLAGS) -fPIC -shared -fvisibility=hidden $(if $(findstring cuda,$@),-Wl$(comma)-soname$(comma)libcuda.so.1) \
+	    -MMD -MP -MF $@.d -MT $@ $< $(LDFLAGS) -o $@
+
+# Fuzz targets are clang's alone: the library is built again with its instrumentation. Without clang there are none, and the
+# tests say that they were skipped.
+ifneq ($(FUZZING),)
+fuzz-programs: $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/%)
+$(BUILD)/fuzz_%: tests/fuzz/fuzz_%.c tests/fuzz/fuzz.h $(BUILD)/obj/src/cli/npy.o $(BUILD)/obj/src/cli/pbm.o $(BUILD)/obj/src/cli/file.o $(STATIC_LIB)
+	$(call say,FUZZ,$<)
+	$(Q)$(CC) $(ALL_CFLAGS) -fsanitize=fuzzer $< $(filter %.o,$^) $(STATIC_LIB) $(LDFLAGS) -fopenmp $(LIB_LIBS) -o $@
+endif
+
+fuzz:
+	+@if command -v clang >/dev/null; then $(MAKE) --no-print-directory CC=clang FUZZING=1 OPT=-O1 \
+	    SAN=fuzzer-no-link,address,undefined BUILD=$(BUILD)/fuzz fuzz-programs; else echo 'clang is not installed: no fuzzing'; fi
+
+# The programs whose threads share something, built to find races.
+races:
+	+@if command -v clang >/dev/null; then $(MAKE) --no-print-directory CC=clang SAN=thread BUILD=$(BUILD)/races \
+	    $(foreach t,unit/test_cache unit/test_compile unit/test_cpu unit/test_run_refusals faults/test_crowd faults/test_driver,$(BUILD)/races/tests/$(t)); \
+	    else echo 'clang is not installed: no search for races'; fi
 
 # The machine that kernels run on in tests (docs/testing.md). Kernels are compiled by the programs themselves, while they
 # run, against headers in tests/machine; their symbols are resolved in the program.
@@ -213,6 +256,11 @@ check:
 	+@$(MAKE) --no-print-directory all tests examples
 	@BUILD='$(BUILD)' SAN='$(SAN)' CC='$(CC)' MAKE='$(MAKE)' tests/run.sh
 
+check-deep:
+	@tools/deps.sh --install build tests deep
+	+@$(MAKE) --no-print-directory all tests races
+	@BUILD='$(BUILD)' SPLAT_DEEP=1 tests/run.sh faults pytest races valgrind
+
 demo:
 	@tools/deps.sh --install build
 	+@$(MAKE) --no-print-directory all
@@ -241,7 +289,8 @@ clean:
 
 # ---- Style ----
 
-FORMATTED := $(wildcard include/*.h src/*/*.h src/*/*.c examples/*.c tests/unit/*.c tests/unit/*.h tests/machine/*.h tests/machine/*.cc)
+FORMATTED := $(wildcard include/*.h src/*/*.h src/*/*.c examples/*.c tests/unit/*.c tests/unit/*.h tests/faults/*.c tests/faults/*.h \
+    tests/fuzz/*.c tests/fuzz/*.h tests/machine/*.h tests/machine/*.cc)
 format:
 	clang-format -i $(FORMATTED)
 format-check:
@@ -258,4 +307,4 @@ lint:
 	@if command -v cppcheck >/dev/null; then cppcheck --quiet --enable=warning,performance,portability --inline-suppr \
 	    --error-exitcode=1 -Iinclude -Isrc $(LIB_SOURCES) $(CLI_SOURCES); else echo 'cppcheck is not installed'; fi
 
--include $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(UNIT_HELPER_OBJECTS:.o=.d) $(MACHINE_OBJECTS:.o=.d) $(addsuffix .d,$(UNIT_PROGRAMS) $(EXAMPLES))
+-include $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(UNIT_HELPER_OBJECTS:.o=.d) $(MACHINE_OBJECTS:.o=.d) $(addsuffix .d,$(UNIT_PROGRAMS) $(FAULT_PROGRAMS) $(STAND_INS) $(EXAMPLES))

@@ -4,12 +4,17 @@
 Kinds, in this order; name some on the command line to run only those:
     unit      tests/unit/test_*.c, cmocka programs that report in TAP
     machine   tests/machine/run_*.cc: generated kernels, and mutants of them, executed on the CPU (docs/testing.md)
-    pytest    every other folder of tests/ (cli, property, golden, ...)
+    faults    tests/faults/test_*.c: memory, system calls, driver and compiler fail at every call (docs/testing.md)
+    pytest    every other folder of tests/ (cli, property, golden, fuzz, ...)
     examples  examples/*.c: each must exit with 0 and print something
     symbols   the shared library exports names of the public header and nothing else
     install   make install, then an example built with pkg-config against the shared and the static library
+Not run unless named, for they take long:
+    races     the programs that `make races` built with ThreadSanitizer
+    valgrind  the tests of the tool, with splatc under valgrind
 
-Takes BUILD, the folder that make built into, and SAN, the sanitizers it was built with. Keeps logs in $BUILD/test-logs.
+Takes BUILD, the folder that make built into, and SAN, the sanitizers it was built with. SPLAT_DEEP asks for longer
+runs. Keeps logs in $BUILD/test-logs.
 """
 
 import concurrent.futures
@@ -56,6 +61,14 @@ class Tally:
         return f"{self.passed} passed, {self.failed} failed" + (f", {self.skipped} skipped" if self.skipped else "")
 
 
+def race_settings():
+    """The sanitizer does not see the barriers of GCC's OpenMP and reports races that are none: build with CC=clang,
+    whose OpenMP tells it of them through the archer library."""
+    archer = sorted(pathlib.Path("/usr/lib").glob("llvm-*/lib/libarcher.so"))
+    settings = {"TSAN_OPTIONS": "halt_on_error=1:ignore_noninstrumented_modules=1"}
+    return dict(settings, OMP_TOOL_LIBRARIES=str(archer[-1])) if archer else settings
+
+
 def environment():
     """The tests' own cache folder, so that no user's cache is used or filled; sanitizers stop at the first report."""
     env = dict(os.environ)
@@ -64,12 +77,7 @@ def environment():
     env["MAKEFLAGS"] = re.sub(r"(--jobserver-\S+|(?<!\S)-j\S*)", "", env.get("MAKEFLAGS", ""))
     env.update(SPLATC=str(BUILD / "splatc"), SPLAT_LIB=str(BUILD / "libsplat.so"), SPLAT_SOURCE=str(ROOT))
     if "thread" in SANITIZERS:
-        # The sanitizer does not see the barriers of GCC's OpenMP and reports races that are none: build with CC=clang, whose
-        # OpenMP tells it of them through the archer library.
-        env.setdefault("TSAN_OPTIONS", "halt_on_error=1:ignore_noninstrumented_modules=1")
-        archer = sorted(pathlib.Path("/usr/lib").glob("llvm-*/lib/libarcher.so"))
-        if archer:
-            env.setdefault("OMP_TOOL_LIBRARIES", str(archer[-1]))
+        env = dict(race_settings(), **env)
     if "address" in SANITIZERS:
         env.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0")
     return env
@@ -131,9 +139,9 @@ def parse_tap(output):
     return passed, skipped, failures, promised
 
 
-def run_unit(program):
+def run_unit(program, extra=None):
     begin = time.monotonic()
-    code, output = call([program], f"{program.name}.log", {"CMOCKA_MESSAGE_OUTPUT": "TAP"})
+    code, output = call([program], f"{program.name}.log", {"CMOCKA_MESSAGE_OUTPUT": "TAP", **(extra or {})})
     passed, skipped, failures, promised = parse_tap(output)
     reported = passed + skipped + len(failures)
     if promised == 0 or reported != promised or (code != 0 and not failures):
@@ -146,6 +154,24 @@ def unit_jobs():
     return [(run_unit, program) for program in programs]
 
 
+def fault_jobs():
+    # Sanitizers replace malloc and system calls themselves, as these do: make built none of them then.
+    shims = {"test_long_life", "test_memory", "test_store", "test_tool"} if SANITIZERS else set()
+    names = [source.stem for source in sorted((ROOT / "tests" / "faults").glob("test_*.c")) if source.stem not in shims]
+    return [(run_unit, BUILD / "tests" / "faults" / name) for name in names]
+
+
+def run_race(program):
+    name, *rest = run_unit(program, race_settings())
+    return f"races {name}", *rest
+
+
+def race_jobs():
+    folder = BUILD / "races" / "tests"
+    programs = sorted(path for path in folder.glob("*/test_*") if os.access(path, os.X_OK) and not path.suffix)
+    return [(run_race, program) for program in programs] or [(lambda _: ("races", 0, [], 1, 0.0), None)]
+
+
 def machine_jobs():
     programs = [] if SANITIZERS else sorted((ROOT / "tests" / "machine").glob("run_*.cc"))
     return [(run_unit, BUILD / "tests" / "machine" / source.stem) for source in programs]
@@ -154,12 +180,14 @@ def machine_jobs():
 # ---- pytest ----
 
 
-def run_pytest(folder):
+def run_pytest(folder, title=None, extra=None):
     begin = time.monotonic()
-    report = LOGS / f"{folder.name}.xml"
+    title = title or f"tests/{folder.name}"
+    log = title.replace("/", "-").removeprefix("tests-")
+    report = LOGS / f"{log}.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", folder]
-    code, output = call(command, f"{folder.name}.log", {"PYTHONDONTWRITEBYTECODE": "1"}, timeout=3000)
+    code, output = call(command, f"{log}.log", {"PYTHONDONTWRITEBYTECODE": "1", **(extra or {})}, timeout=3000)
     passed = skipped = 0
     failures = []
     if report.exists():
@@ -173,7 +201,18 @@ def run_pytest(folder):
                 passed += 1
     if code != 0 and not failures:
         failures.append((ending(code), output))
-    return f"tests/{folder.name}", passed, failures, skipped, time.monotonic() - begin
+    return title, passed, failures, skipped, time.monotonic() - begin
+
+
+def run_valgrind(folder):
+    if shutil.which("valgrind") is None:
+        return "valgrind", 0, [], 1, 0.0
+    extra = {"SPLATC": str(ROOT / "tests/faults/valgrind_splatc.sh"), "UNDER_VALGRIND": str(BUILD / "splatc")}
+    return run_pytest(folder, "valgrind", extra)
+
+
+def valgrind_jobs():
+    return [(run_valgrind, ROOT / "tests" / "cli")]
 
 
 def pytest_jobs():
@@ -260,16 +299,18 @@ def install(tally):
 
 
 def main():
-    side_by_side = {"unit": unit_jobs, "machine": machine_jobs, "pytest": pytest_jobs}
+    side_by_side = {"unit": unit_jobs, "machine": machine_jobs, "faults": fault_jobs, "pytest": pytest_jobs}
+    long = {"races": race_jobs, "valgrind": valgrind_jobs}
     alone = {"examples": examples, "symbols": symbols, "install": install}
     wanted = sys.argv[1:] or [*side_by_side, *alone]
     for name in wanted:
-        if name not in side_by_side and name not in alone:
-            sys.exit(f"{name} is no kind of test; it must be one of {', '.join([*side_by_side, *alone])}")
+        if name not in side_by_side and name not in alone and name not in long:
+            sys.exit(f"{name} is no kind of test; it must be one of {', '.join([*side_by_side, *alone, *long])}")
     shutil.rmtree(LOGS, ignore_errors=True)
     LOGS.mkdir(parents=True)
     tally = Tally()
-    run_jobs(tally, [job for name in wanted if name in side_by_side for job in side_by_side[name]()])
+    kinds = {**side_by_side, **long}
+    run_jobs(tally, [job for name in wanted if name in kinds for job in kinds[name]()])
     for name in wanted:
         if name in alone:
             alone[name](tally)

@@ -4,11 +4,12 @@
 #   tools/deps.sh --tell build            says what is missing; fails when something is
 #   tools/deps.sh --install build tests   installs what is missing; quiet when nothing is
 #
-# Sets: build, tests (on top of build), python (to make a Python environment; part of tests).
+# Sets: library, build (library, and what splatc needs), tests (on top of build), deep (on top of tests), python (to make
+# a Python environment; part of tests).
 # A thing is looked for by what is used of it (a command, a header), so that hand-made installations count too.
 set -uo pipefail
 
-usage() { echo "usage: tools/deps.sh --tell|--install build|tests|python..." >&2; exit 2; }
+usage() { echo "usage: tools/deps.sh --tell|--install library|build|tests|deep|python..." >&2; exit 2; }
 
 have_command() { command -v "$1" >/dev/null 2>&1; }
 
@@ -37,15 +38,19 @@ need() { # need PACKAGE test...
     "$@" || missing+=("$package")
 }
 
-look_build() {
+look_library() {
     need "${CC:-gcc}" have_command "${CC:-gcc}"
     need libc6-dev have_header stdio.h
     need make have_command make
-    need pkg-config have_command pkg-config
     need libxxhash-dev have_header xxhash.h
+    need libomp-dev have_openmp
+}
+
+look_build() {
+    look_library
+    need pkg-config have_command pkg-config
     need libpng-dev have_header png.h
     need libjansson-dev have_header jansson.h
-    need libomp-dev have_openmp
 }
 
 look_tests() {
@@ -56,7 +61,22 @@ look_tests() {
     rm -f "$cmocka_needs"
     need binutils have_command nm
     need g++ have_command g++
+    need clang have_command clang
+    need libclang-rt-dev have_fuzzer
+    need libomp-dev have_clang_openmp
     look_python
+}
+
+# clang's fuzzer, which comes in a package beside it.
+have_fuzzer() {
+    have_command clang && echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
+        clang -fsanitize=fuzzer,address -x c - -o /dev/null >/dev/null 2>&1
+}
+
+have_clang_openmp() { echo '#include <omp.h>' | clang -fopenmp -E -x c - >/dev/null 2>&1; }
+
+look_deep() {
+    need valgrind have_command valgrind
 }
 
 look_python() {
@@ -69,8 +89,10 @@ mode=$1
 shift
 for set in "$@"; do
     case $set in
+        library) look_library ;;
         build) look_build ;;
         tests) look_tests ;;
+        deep) look_deep ;;
         python) look_python ;;
         *) usage ;;
     esac

@@ -41,12 +41,14 @@ static int expected(struct parser *p, const char *at, const char *what)
     size_t size = 0;
     while (at[size] && (isalnum((unsigned char)at[size]) || at[size] == '_') && size < 24)
         size++;
-    if (size == 0 && *at)
-        size = 1;
-    snprintf(found, sizeof found, "%.*s", (int)size, at);
+    if (size == 0 && !*at)
+        snprintf(found, sizeof found, "the end");
+    else if (size == 0 && (*at < ' ' || *at > '~')) /* a part of a character, or an order to the terminal */
+        snprintf(found, sizeof found, "byte 0x%02x", (unsigned char)*at);
+    else
+        snprintf(found, sizeof found, "'%.*s'", size ? (int)size : 1, at);
     if (p->status == SPLAT_OK)
-        p->status = sp_fail(SPLAT_INVALID, "pattern, column %d: found %s%s%s, expected %s", column(p, at),
-                            *at ? "'" : "", *at ? found : "the end", *at ? "'" : "", what);
+        p->status = sp_fail(SPLAT_INVALID, "pattern, column %d: found %s, expected %s", column(p, at), found, what);
     return -1;
 }
 

@@ -43,7 +43,7 @@ static struct sp_group *add_group(struct sp_groups *s, int64_t row, int64_t rows
 
 static struct sp_run_template *last_templates(struct sp_groups *s)
 {
-    return s->runs + s->first[s->count - 1];
+    return s->runs ? s->runs + s->first[s->count - 1] : NULL; /* rows of a mask that allows nothing have none */
 }
 
 /* Family of row i, found from where the class was left. */
@@ -156,7 +156,7 @@ enum splat_status sp_acsr_groups(const splat_acsr *acsr, int64_t row_begin, int6
         i += taken;
     }
     for (int64_t g = 0; g < s->count; g++)
-        s->groups[g].runs = s->runs + s->first[g];
+        s->groups[g].runs = s->runs ? s->runs + s->first[g] : NULL;
     return SPLAT_OK;
 }
 

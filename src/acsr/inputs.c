@@ -262,7 +262,7 @@ static int32_t take_blocks(struct rows *r, int64_t block_count)
     memset(r->packed, 0, (size_t)r->words * sizeof *r->packed);
     for (int64_t k = 0; k < block_count; k++)
         for (int64_t j = r->blocks[2 * k]; j < r->blocks[2 * k + 1]; j++)
-            r->packed[j / 64] |= 1ull << (j % 64);
+            r->packed[j / 64] |= 1ull << (j & 63);
     keep_bits(r, r->packed, &r->distinct[id]);
     return id;
 }
@@ -502,15 +502,19 @@ static int64_t csr_row(struct rows *r, const int64_t *indices, int64_t count, in
     return blocks;
 }
 
-/* All of it, before any column is read: what it says is how far `indices` reaches. */
-static enum splat_status check_indptr(const int64_t *indptr, int64_t q_len, int64_t kv_len)
+/* All of it, before any column is read: what it says is how far `indices` reaches. *longest: columns of a row. */
+static enum splat_status check_indptr(const int64_t *indptr, int64_t q_len, int64_t kv_len, int64_t *longest)
 {
+    *longest = 0;
     if (indptr[0] != 0)
         return sp_fail(SPLAT_INVALID, "indptr[0] is %lld; it must be 0", (long long)indptr[0]);
-    for (int64_t i = 0; i < q_len; i++)
+    for (int64_t i = 0; i < q_len; i++) {
         if (indptr[i + 1] < indptr[i] || indptr[i + 1] - indptr[i] > kv_len)
             return sp_fail(SPLAT_INVALID, "indptr gives row %lld %lld columns; it must be from 0 to %lld",
                            (long long)i, (long long)(indptr[i + 1] - indptr[i]), (long long)kv_len);
+        if (indptr[i + 1] - indptr[i] > *longest)
+            *longest = indptr[i + 1] - indptr[i];
+    }
     return SPLAT_OK;
 }
 
@@ -518,13 +522,17 @@ enum splat_status sp_acsr_from_csr(const int64_t *indptr, const int64_t *indices
                                    splat_acsr **acsr)
 {
     struct rows r;
+    int64_t longest, *sorted = NULL;
     enum splat_status status = rows_init(&r, q_len, kv_len);
-    size_t bytes = (size_t)(kv_len + 1) * 2 * sizeof *r.blocks;
-    int64_t *sorted = malloc((size_t)kv_len * sizeof *sorted);
-    if (status == SPLAT_OK && (!(r.blocks = malloc(bytes)) || !sorted))
-        status = sp_no_memory("a row of CSR columns", bytes);
     if (status == SPLAT_OK)
-        status = check_indptr(indptr, q_len, kv_len);
+        status = check_indptr(indptr, q_len, kv_len, &longest);
+    if (status == SPLAT_OK) {
+        size_t bytes = (size_t)(longest + 1) * 2 * sizeof *r.blocks;
+        r.blocks = malloc(bytes);
+        sorted = malloc((size_t)(longest + 1) * sizeof *sorted);
+        if (!r.blocks || !sorted)
+            status = sp_no_memory("a row of CSR columns", bytes);
+    }
     for (int64_t i = 0; i < q_len && status == SPLAT_OK && !r.failed; i++) {
         int64_t count = indptr[i + 1] - indptr[i];
         int64_t blocks = csr_row(&r, count ? indices + indptr[i] : NULL, count, i, sorted, &status);

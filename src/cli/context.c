@@ -34,10 +34,12 @@ enum splat_status sp_cli_check_cache(splat_context *context)
     splat_cache_info info;
     splat_cache_info_init(&info);
     enum splat_status status = splat_cache_stat(context, &info);
-    if (status != SPLAT_OK)
-        return status;
+    if (status != SPLAT_OK || strlen(info.directory) + 1 == sizeof info.directory)
+        return status; /* of a path that is cut off there the store itself has to tell */
     char path[4096 + 32];
     int error = sp_make_folders(info.directory, 0700), fd = -1;
+    if (!error && (status = splat_cache_stat(context, &info)) != SPLAT_OK)
+        return status; /* made just now, where it cannot be trusted */
     if (!error) {
         snprintf(path, sizeof path, "%s/tmp-%ld-check", info.directory, (long)getpid());
         fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

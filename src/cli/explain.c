@@ -123,7 +123,7 @@ static json_t *json_predicates(const struct sp_findings *f)
 {
     json_t *root = json_object();
     for (int p = 0; p < f->predicate_count; p++)
-        json_object_set_new(root, f->predicates[p].name, json_integer(f->predicates[p].tiles));
+        sp_json_set(&root, f->predicates[p].name, json_integer(f->predicates[p].tiles));
     return root;
 }
 
@@ -134,11 +134,11 @@ static json_t *json_views(const splat_plan *plan)
         const struct sp_pass *pass = &plan->passes[p];
         json_t *columns = json_array();
         for (int32_t v = 0; v < pass->column_view_count; v++)
-            json_array_append_new(
-                columns, json_string(sp_view_name((enum sp_view_kind)plan->views[pass->column_view + v].kind)));
-        json_array_append_new(root, json_pack("{s:s, s:o, s:i, s:b}", "rows",
-                                              sp_view_name((enum sp_view_kind)pass->row_view.kind), "columns",
-                                              columns, "row_tiles", pass->row_tile_count, "merge", pass->merge));
+            sp_json_append(&columns,
+                           json_string(sp_view_name((enum sp_view_kind)plan->views[pass->column_view + v].kind)));
+        sp_json_append(&root, json_pack("{s:s, s:o, s:i, s:b}", "rows",
+                                        sp_view_name((enum sp_view_kind)pass->row_view.kind), "columns", columns,
+                                        "row_tiles", pass->row_tile_count, "merge", pass->merge));
     }
     return root;
 }
@@ -151,15 +151,15 @@ static json_t *json_candidates(const splat_plan *plan, const splat_plan_info *in
         double us = 0;
         if (splat_plan_candidate(plan, c, &summary, &reason, &us) != SPLAT_OK)
             break;
-        json_array_append_new(root, json_pack("{s:s, s:s, s:o}", "summary", summary, "reason", reason,
-                                              "predicted_us", sp_json_real(us)));
+        sp_json_append(&root, json_pack("{s:s, s:s, s:o}", "summary", summary, "reason", reason, "predicted_us",
+                                        sp_json_real(us)));
     }
     return root;
 }
 
-static void set_count(json_t *root, const char *key, int64_t value)
+static void set_count(json_t **root, const char *key, int64_t value)
 {
-    json_object_set_new(root, key, json_integer(value));
+    sp_json_set(root, key, json_integer(value));
 }
 
 /* What was found, and nothing of where the mask came from: equal masks print equal objects, plan_ms aside. */
@@ -171,31 +171,31 @@ static enum splat_status print_json(const struct subject *s)
     char verdict[1024];
     sp_findings_verdict(f, verdict, sizeof verdict);
     json_t *root = json_object();
-    set_count(root, "q_len", info->q_len);
-    set_count(root, "kv_len", info->kv_len);
-    set_count(root, "masks", info->masks);
-    set_count(root, "allowed_pairs", info->allowed_pairs);
-    json_object_set_new(root, "density", sp_json_real(info->density));
-    set_count(root, "computed_pairs", info->computed_pairs);
-    json_object_set_new(root, "waste", sp_json_real(info->waste));
-    set_count(root, "families", info->families);
-    set_count(root, "passes", info->passes);
-    json_object_set_new(root, "views", json_views(plan));
-    set_count(root, "tile_rows", info->tile_rows);
-    set_count(root, "tile_cols", info->tile_cols);
-    set_count(root, "full_tiles", info->full_tiles);
-    set_count(root, "partial_tiles", info->partial_tiles);
-    set_count(root, "all_tiles", f->all_tiles);
-    set_count(root, "packed_tiles", f->packed_tiles);
-    set_count(root, "longest_row_tile", f->longest_row_tile);
-    json_object_set_new(root, "predicates", json_predicates(f));
-    set_count(root, "descriptor_bytes", info->descriptor_bytes);
-    json_object_set_new(root, "plan_ms", sp_json_real(info->plan_ms));
-    json_object_set_new(root, "predicted_us", sp_json_real(info->predicted_us));
-    json_object_set_new(root, "predicted_chip", json_string(s->chip));
-    json_object_set_new(root, "cpu_only", json_boolean(sp_cli_cpu_only(s->cli)));
-    json_object_set_new(root, "verdict", json_string(verdict));
-    json_object_set_new(root, "candidates", json_candidates(plan, info));
+    set_count(&root, "q_len", info->q_len);
+    set_count(&root, "kv_len", info->kv_len);
+    set_count(&root, "masks", info->masks);
+    set_count(&root, "allowed_pairs", info->allowed_pairs);
+    sp_json_set(&root, "density", sp_json_real(info->density));
+    set_count(&root, "computed_pairs", info->computed_pairs);
+    sp_json_set(&root, "waste", sp_json_real(info->waste));
+    set_count(&root, "families", info->families);
+    set_count(&root, "passes", info->passes);
+    sp_json_set(&root, "views", json_views(plan));
+    set_count(&root, "tile_rows", info->tile_rows);
+    set_count(&root, "tile_cols", info->tile_cols);
+    set_count(&root, "full_tiles", info->full_tiles);
+    set_count(&root, "partial_tiles", info->partial_tiles);
+    set_count(&root, "all_tiles", f->all_tiles);
+    set_count(&root, "packed_tiles", f->packed_tiles);
+    set_count(&root, "longest_row_tile", f->longest_row_tile);
+    sp_json_set(&root, "predicates", json_predicates(f));
+    set_count(&root, "descriptor_bytes", info->descriptor_bytes);
+    sp_json_set(&root, "plan_ms", sp_json_real(info->plan_ms));
+    sp_json_set(&root, "predicted_us", sp_json_real(info->predicted_us));
+    sp_json_set(&root, "predicted_chip", json_string(s->chip));
+    sp_json_set(&root, "cpu_only", json_boolean(sp_cli_cpu_only(s->cli)));
+    sp_json_set(&root, "verdict", json_string(verdict));
+    sp_json_set(&root, "candidates", json_candidates(plan, info));
     return sp_json_print(root);
 }
 

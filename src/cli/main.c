@@ -45,20 +45,18 @@ static const struct command_row *find_command(const char *name)
     return NULL;
 }
 
-static int exit_code(enum splat_status status)
-{
-    switch (status) {
-    case SPLAT_OK:
-        return SP_EXIT_OK;
-    case SPLAT_INVALID:
-        return SP_EXIT_USAGE;
-    case SPLAT_UNSUPPORTED:
-    case SPLAT_NO_DEVICE:
-        return SP_EXIT_UNSUPPORTED;
-    default:
-        return SP_EXIT_FAILED;
-    }
-}
+/* docs/errors.md is made from this table. */
+static const int exit_codes[] = {
+    [SPLAT_OK] = SP_EXIT_OK,
+    [SPLAT_INVALID] = SP_EXIT_USAGE,
+    [SPLAT_UNSUPPORTED] = SP_EXIT_UNSUPPORTED,
+    [SPLAT_NO_MEMORY] = SP_EXIT_FAILED,
+    [SPLAT_IO] = SP_EXIT_FAILED,
+    [SPLAT_NO_DEVICE] = SP_EXIT_UNSUPPORTED,
+    [SPLAT_COMPILE] = SP_EXIT_FAILED,
+    [SPLAT_CUDA] = SP_EXIT_FAILED,
+    [SPLAT_INTERNAL] = SP_EXIT_FAILED,
+};
 
 /* A result that did not reach stdout (a full disk, say) is a failure too. */
 static enum splat_status flush_stdout(void)
@@ -111,5 +109,5 @@ int main(int argc, char **argv)
     }
     if (status != SPLAT_OK)
         fprintf(stderr, "splatc: %s\n", splat_last_error());
-    return exit_code(status);
+    return exit_codes[status];
 }

@@ -30,7 +30,7 @@ static int take_char(struct cursor *c, char wanted)
     return 1;
 }
 
-/* A quoted string without escapes. */
+/* A quoted string without escapes, of printable ASCII alone: what is in it is shown in sentences. */
 static int take_string(struct cursor *c, char *text, size_t size)
 {
     skip_blanks(c);
@@ -39,7 +39,7 @@ static int take_string(struct cursor *c, char *text, size_t size)
     char quote = *c->at++;
     size_t length = 0;
     while (c->at < c->end && *c->at != quote) {
-        if (length + 1 >= size)
+        if (length + 1 >= size || *c->at < ' ' || *c->at > '~')
             return 0;
         text[length++] = *c->at++;
     }

@@ -185,22 +185,22 @@ static enum splat_status print_json(const struct sp_cli *cli, const struct run *
         "kv_heads", (json_int_t)cli->kv_heads, "q_len", (json_int_t)cli->seq, "kv_len", (json_int_t)cli->kv_seq,
         "head_dim", (json_int_t)cli->head_dim, "value_dim", (json_int_t)cli->value_dim);
     if (splat_kernel_device(run->kernel) == SPLAT_DEVICE_GPU) {
-        json_object_set_new(root, "key", json_string(run->compiled.key));
-        json_object_set_new(root, "cache", json_string(run->compiled.cache_hit ? "hit" : "miss"));
-        json_object_set_new(root, "compile_ms", sp_json_real(run->compiled.ms));
+        sp_json_set(&root, "key", json_string(run->compiled.key));
+        sp_json_set(&root, "cache", json_string(run->compiled.cache_hit ? "hit" : "miss"));
+        sp_json_set(&root, "compile_ms", sp_json_real(run->compiled.ms));
     }
-    json_object_set_new(root, "repeat", json_integer(cli->repeat));
-    json_object_set_new(root, "ms", sp_json_real(run->median_ms));
-    json_object_set_new(root, "min_ms", sp_json_real(run->ms[0]));
-    json_object_set_new(root, "max_ms", sp_json_real(run->ms[cli->repeat - 1]));
-    json_object_set_new(root, "useful_tflops", sp_json_real(tflops(cli, run, plan->allowed_pairs)));
-    json_object_set_new(root, "tile_tflops", sp_json_real(tflops(cli, run, plan->computed_pairs)));
+    sp_json_set(&root, "repeat", json_integer(cli->repeat));
+    sp_json_set(&root, "ms", sp_json_real(run->median_ms));
+    sp_json_set(&root, "min_ms", sp_json_real(run->ms[0]));
+    sp_json_set(&root, "max_ms", sp_json_real(run->ms[cli->repeat - 1]));
+    sp_json_set(&root, "useful_tflops", sp_json_real(tflops(cli, run, plan->allowed_pairs)));
+    sp_json_set(&root, "tile_tflops", sp_json_real(tflops(cli, run, plan->computed_pairs)));
     if (cli->check)
-        json_object_set_new(root, "check",
-                            json_pack("{s:b, s:I, s:I, s:I, s:f, s:f}", "ok", run->check.wrong == 0, "rows",
-                                      (json_int_t)run->check.rows, "values", (json_int_t)run->check.values, "wrong",
-                                      (json_int_t)run->check.wrong, "largest_error", run->check.largest_error,
-                                      "worst_ratio", run->check.worst_ratio));
+        sp_json_set(&root, "check",
+                    json_pack("{s:b, s:I, s:I, s:I, s:f, s:f}", "ok", run->check.wrong == 0, "rows",
+                              (json_int_t)run->check.rows, "values", (json_int_t)run->check.values, "wrong",
+                              (json_int_t)run->check.wrong, "largest_error", run->check.largest_error,
+                              "worst_ratio", run->check.worst_ratio));
     return sp_json_print(root);
 }
 

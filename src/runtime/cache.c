@@ -181,6 +181,35 @@ static enum splat_status check_folder(const char *path, int folder)
     return SPLAT_OK;
 }
 
+/* Whoever can write a folder above ours can move ours away and put another in its place, or have ours made where he
+ * wants it. In a folder with the sticky bit, as /tmp is, only the owner of a thing moves it. */
+static enum splat_status check_parents(const char *path, int folder)
+{
+    struct stat below = {0}, info = {0};
+    int at = folder, error = fstat(folder, &below) != 0 ? errno : 0, open_to_all = 0;
+    while (!error && !open_to_all) {
+        int parent = openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
+        error = parent < 0 || fstat(parent, &info) != 0 ? errno : 0;
+        if (at != folder)
+            close(at);
+        at = parent;
+        if (!error && info.st_dev == below.st_dev && info.st_ino == below.st_ino)
+            break; /* the root is its own parent */
+        open_to_all = !error && (info.st_mode & S_IWOTH) && !(info.st_mode & S_ISVTX);
+        below = info;
+    }
+    if (at >= 0 && at != folder)
+        close(at);
+    if (error)
+        return sp_fail(SPLAT_IO, "the folders above cache folder %s cannot be examined: %s", path, strerror(error));
+    if (open_to_all)
+        return sp_fail(SPLAT_IO,
+                       "cache folder %s lies in a folder that everyone can write (owner %lu, mode %04o); name "
+                       "another with SPLAT_CACHE_DIR, or take that away with chmod o-w, or chmod +t",
+                       path, (unsigned long)info.st_uid, (unsigned)info.st_mode & 07777);
+    return SPLAT_OK;
+}
+
 enum splat_status sp_cache_open_folder(const struct sp_cache *cache, int create, int *folder)
 {
     const char *path = cache->directory;
@@ -200,6 +229,8 @@ enum splat_status sp_cache_open_folder(const struct sp_cache *cache, int create,
         return sp_fail(SPLAT_IO, "cache folder %s cannot be opened: %s; name another with SPLAT_CACHE_DIR", path,
                        strerror(errno));
     enum splat_status status = check_folder(path, fd);
+    if (status == SPLAT_OK)
+        status = check_parents(path, fd);
     if (status == SPLAT_OK)
         *folder = fd;
     else
@@ -328,8 +359,12 @@ static enum sp_entry_state copy_image(const unsigned char *const parts[PARTS], c
 static enum sp_entry_state read_file(int fd, unsigned char **data, size_t *size, const char **reason)
 {
     struct stat info;
+    if (fstat(fd, &info) != 0) {
+        *reason = strerror(errno);
+        return SP_ENTRY_UNREADABLE;
+    }
     *reason = "it is not a regular file";
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
+    if (!S_ISREG(info.st_mode))
         return SP_ENTRY_DAMAGED;
     *reason = "it belongs to another user or can be written by others";
     if (info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH)))

@@ -7,6 +7,7 @@
 
 #include "codegen/spec.h"
 #include "common/error.h"
+#include "runtime/cubin.h"
 
 /* ---- Options and devices ---- */
 
@@ -28,8 +29,8 @@ enum splat_status sp_options_resolve(const splat_options *options, splat_options
     return SPLAT_OK;
 }
 
-enum splat_status sp_device_arch(const struct sp_driver *driver, sp_cu_device device, enum splat_arch wanted,
-                                 enum splat_arch *arch)
+/* major * 10 + minor. */
+static enum splat_status device_capability(const struct sp_driver *driver, sp_cu_device device, int *capability)
 {
     int major = 0, minor = 0;
     enum splat_status status = sp_driver_check(
@@ -37,8 +38,18 @@ enum splat_status sp_device_arch(const struct sp_driver *driver, sp_cu_device de
     if (status == SPLAT_OK)
         status = sp_driver_check(driver, driver->device_get_attribute(&minor, SP_DEVICE_CAPABILITY_MINOR, device),
                                  "cuDeviceGetAttribute");
+    *capability = major * 10 + minor;
+    return status;
+}
+
+enum splat_status sp_device_arch(const struct sp_driver *driver, sp_cu_device device, enum splat_arch wanted,
+                                 enum splat_arch *arch)
+{
+    int capability = 0;
+    enum splat_status status = device_capability(driver, device, &capability);
     if (status != SPLAT_OK)
         return status;
+    const int major = capability / 10, minor = capability % 10;
     if (major != 8 && major != 9)
         return sp_fail(
             SPLAT_UNSUPPORTED,
@@ -194,6 +205,17 @@ static enum splat_status upload_tables(splat_kernel *kernel)
     return status;
 }
 
+/* The driver is given no size and believes the image: what it says is checked against the device first. */
+static enum splat_status check_cubin(const splat_kernel *kernel, const struct sp_image *image, const char *entry,
+                                     sp_cu_device device)
+{
+    int capability = 0;
+    enum splat_status status = device_capability(kernel->driver, device, &capability);
+    const char *fault =
+        status == SPLAT_OK ? sp_cubin_fault(image->cubin, image->cubin_bytes, capability, entry) : NULL;
+    return fault ? sp_fail(SPLAT_COMPILE, "kernel %s is not loaded: its image %s", entry, fault) : status;
+}
+
 /* cuModuleLoadData, with the usual reason when it fails: code of a later CUDA than the driver knows. */
 static enum splat_status load_cubin(splat_kernel *kernel, const struct sp_image *image)
 {
@@ -225,6 +247,8 @@ static enum splat_status load_module(splat_kernel *kernel, const struct sp_image
             driver, driver->device_get_attribute(&kernel->multiprocessors, SP_DEVICE_MULTIPROCESSORS, device),
             "cuDeviceGetAttribute");
     kernel->l2_bytes = l2;
+    if (status == SPLAT_OK)
+        status = check_cubin(kernel, image, source->entry, device);
     if (status == SPLAT_OK)
         status = load_cubin(kernel, image);
     if (status == SPLAT_OK)

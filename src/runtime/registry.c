@@ -5,6 +5,7 @@
 
 #include "common/error.h"
 #include "runtime/context.h"
+#include "runtime/cubin.h"
 
 enum state { BUILDING, READY, FAILED };
 
@@ -47,6 +48,12 @@ struct request {
     enum splat_status stored; /* result: SPLAT_OK, or why the image is not on disk; the sentence stands */
 };
 
+static const char *image_fault(const struct request *request, const struct sp_registry_entry *entry)
+{
+    return sp_cubin_fault(entry->image.cubin, entry->image.cubin_bytes, sp_cubin_capability(request->arch),
+                          request->source->entry);
+}
+
 /* Compiles into entry->image, and puts it into the disk cache if it can: an image that cannot be stored still
  * serves. */
 static enum splat_status compile(splat_context *context, struct request *request, struct sp_registry_entry *entry)
@@ -55,6 +62,9 @@ static enum splat_status compile(splat_context *context, struct request *request
     enum splat_status status = sp_nvrtc_compile(request->source, request->arch, &entry->image);
     if (status != SPLAT_OK)
         return status;
+    const char *fault = image_fault(request, entry);
+    if (fault)
+        return sp_fail(SPLAT_COMPILE, "the image that NVRTC made %s", fault);
     char hex[33];
     sp_hash_hex(entry->name, hex);
     sp_log_message(&context->log, SPLAT_LOG_INFO, "compiled kernel %s in %.0f ms (%d registers, %d bytes spilled)",
@@ -72,6 +82,14 @@ static enum splat_status build(splat_context *context, struct request *request, 
 {
     enum splat_status status =
         sp_cache_load(&context->cache, entry->name, entry->key, &entry->image, &request->hit);
+    const char *fault = request->hit ? image_fault(request, entry) : NULL;
+    if (fault) { /* whole, and under the right key, yet not what that key is compiled to */
+        char hex[33];
+        sp_hash_hex(entry->name, hex);
+        sp_log_message(&context->log, SPLAT_LOG_WARNING, "cache entry %s is not used: its image %s", hex, fault);
+        sp_image_free(&entry->image);
+        request->hit = 0;
+    }
     return status != SPLAT_OK || request->hit ? status : compile(context, request, entry);
 }
 
