@@ -4,7 +4,7 @@
 
 For each tile shape M x N and head dim D (shapes without a tune row are skipped) it launches exactly `waves` row tiles a
 block slot, so that t = launch + waves * (row + full tiles * full + partial tiles * (full + partial)):
-    full, row   slope and intercept of `full` over key lengths of 4 to 32 tiles
+    full, row   slope and intercept of `full` over key lengths of 1 to 16 tiles
     partial     the rest of t for narrow windows, whose tiles are nearly all PARTIAL with affine bounds
     periodic, table, bits   likewise for strided(4), for a random interval a row, for random bytes
 How many tiles of each predicate a plan has comes from the plan itself. Prints rows as a tune table wants them.
@@ -20,7 +20,7 @@ import splat_ctypes
 import timing
 
 WAVES = 8
-FULL_TILES = (4, 8, 16, 32)
+FULL_TILES = (1, 2, 4, 8, 16)
 
 
 def arguments():

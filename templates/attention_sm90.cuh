@@ -1,11 +1,15 @@
 // Fused attention forward for Hopper: the contract of attention_sm80.cuh, by bulk tensor copies and warpgroup products.
 //
-// Takes struct sp_launch_args and the tensor maps of q, k and v under the plan's views. A block has one producer warpgroup and one consumer
-// warpgroup for each 64 rows of its row tile. One thread of the producer keeps copies of k and v under way, two stages each;
-// its three other warps look through the v of PARTIAL tiles for inf and NaN. A consumer multiplies q k^T of tile t + 1 while
-// p v of tile t is under way, and does the softmax of t + 1 under p v of t; consumers take turns in issuing products, so that
-// one's softmax runs under another's products. Blocks are persistent: each takes work items in turn, and the next item's q, k
-// and v are on their way while this one's results are stored.
+// Takes struct sp_launch_args and the tensor maps of q, k and v under the plan's views. A block has one producer warpgroup and
+// one consumer warpgroup for each 64 rows of its row tile. One thread of the producer walks the plan: it keeps copies of q, k and
+// v under way and leaves a record beside each, so that consumers read nothing from global memory but results to merge. A
+// consumer multiplies q k^T of tile t + 1 while p v of tile t is under way, and does the softmax of t + 1 under p v of t;
+// consumers take turns in issuing products, so that one's softmax runs under another's products. Blocks are persistent: each
+// takes work items in turn, and the next item's q, k and v are on their way while this one is computed.
+//
+// Masked keys have weight 0, and 0 * NaN would be NaN. That v holds neither NaN nor inf is assumed and, for items with PARTIAL
+// tiles, found out afterwards: such an item with a result that is not finite is left for later, and done again by the careful
+// way, in which the producer's other warps look through the v of every PARTIAL tile before it is multiplied.
 //
 // Tiles lie in shared memory as the products want them: panels of 64 elements (128 bytes) a row with 128-byte swizzle. What a
 // tile has beyond the tensor arrives as zero.
@@ -39,16 +43,19 @@ constexpr int VALUE_PANELS = (VALUE_DIM + 63) / 64;
 constexpr int Q_BYTES = HEAD_PANELS * TILE_ROWS * 128;
 constexpr int K_BYTES = HEAD_PANELS * TILE_COLS * 128;
 constexpr int V_BYTES = VALUE_PANELS * TILE_COLS * 128;
-constexpr int O_PITCH = VALUE_PANELS * 128; // of a row of results on its way out
+constexpr int O_BYTES = VALUE_PANELS * TILE_ROWS * 128;
+constexpr int Q_STAGE_BYTES = Q_BYTES > O_BYTES ? Q_BYTES : O_BYTES; // results leave through the memory of their q
 constexpr bool TURNS = GROUPS > 1 && VALUE_DIM <= 128;
+constexpr bool CHAINED = Q_STAGES > 1 && GROUPS < 3; // registers hold an item's results and the next one's first scores
 constexpr int VIEWS = LATTICE ? 2 : 1;      // of the columns
 constexpr int LENGTHS = LATTICE ? 2 : 1;    // of a view's zones: whole grid rows, and one more
+constexpr int CHECKERS = 3;                 // warps that look through v
 
 // Barriers: q, k and v have landed (FULL) or been used (EMPTY), and v has been looked through.
 enum Barrier {
     Q_FULL,
-    Q_EMPTY,
-    K_FULL,
+    Q_EMPTY = Q_FULL + Q_STAGES,
+    K_FULL = Q_EMPTY + Q_STAGES,
     K_EMPTY = K_FULL + STAGES,
     V_FULL = K_EMPTY + STAGES,
     V_EMPTY = V_FULL + STAGES,
@@ -56,10 +63,8 @@ enum Barrier {
     BARRIERS = V_CHECKED + STAGES
 };
 
-// Named barriers: one a consumer warpgroup for its turn, one for all consumers.
-enum Name { TURN = 1, ALL_CONSUMERS = TURN + 3 };
-
-constexpr int CHECKERS = 3; // warps that look through v
+// Named barriers: of each consumer warpgroup one for its turn and one for itself, and one of all consumers.
+enum Name { TURN = 1, GROUP = TURN + 3, ALL_CONSUMERS = GROUP + 3 };
 
 // ---- Where a tile's data is ----
 
@@ -94,20 +99,27 @@ __device__ __forceinline__ unsigned value_address(unsigned v_tile, int key, int 
 
 // ---- Shared memory ----
 
-// Where things lie, from the first multiple of 1024 in shared memory. Results leave through memory of their own, or, where that
-// does not fit, through that of q.
-constexpr int K_OFFSET = Q_BYTES;
+// An item that turned out not to be finite, as the number of its round, by that number modulo LATER_SLOTS.
+constexpr int LATER_SLOTS = 8;
+constexpr int NEVER = 0x7fffffff;
+constexpr int CAREFUL_LAG = 4; // items from the one that was not finite to the first that is done the careful way
+
+// Where things lie, from the first multiple of 1024 in shared memory.
+constexpr int K_OFFSET = Q_STAGES * Q_STAGE_BYTES;
 constexpr int V_OFFSET = K_OFFSET + STAGES * K_BYTES;
-constexpr int O_OFFSET = O_IN_Q ? 0 : V_OFFSET + STAGES * V_BYTES;
-constexpr int MASK_OFFSET = V_OFFSET + STAGES * V_BYTES + (O_IN_Q ? 0 : TILE_ROWS * O_PITCH);
-constexpr int BARRIER_OFFSET = MASK_OFFSET + 2 * STAGES * MASK_BYTES;
-constexpr int FLAG_OFFSET = BARRIER_OFFSET + 8 * BARRIERS;
+constexpr int MASK_OFFSET = V_OFFSET + STAGES * V_BYTES;
+constexpr int TILE_RECORD_OFFSET = MASK_OFFSET + 2 * STAGES * MASK_BYTES;
+constexpr int ITEM_RECORD_OFFSET = TILE_RECORD_OFFSET + 2 * STAGES * 16;
+constexpr int LATER_OFFSET = ITEM_RECORD_OFFSET + 2 * 16; // LATER_SLOTS rounds, then the first careful item
+constexpr int BARRIER_OFFSET = LATER_OFFSET + 4 * LATER_SLOTS + 8;
+constexpr int FLAG_OFFSET = BARRIER_OFFSET + 8 * 16;
 constexpr int LAYOUT_BYTES = FLAG_OFFSET + 4 * STAGES * CHECKERS + 1024;
 
+static_assert(BARRIERS <= 16, "room for the barriers");
+static_assert(Q_STAGES == 1 || Q_STAGES == 2, "one or two items' q");
 static_assert(TILE_ROWS % 64 == 0 && GROUPS <= 3, "64 rows a consumer, at most three");
 static_assert(TILE_COLS % 32 == 0 && TILE_COLS <= 256, "a row of a bitmask is whole words");
 static_assert(HEAD_DIM % 8 == 0 && VALUE_DIM % 8 == 0, "rows are whole chunks");
-static_assert(!O_IN_Q || VALUE_PANELS <= HEAD_PANELS, "results fit the memory of q");
 static_assert(LAYOUT_BYTES == SHARED_BYTES, "host and kernel agree on the shared memory");
 
 struct alignas(64) TensorMap {
@@ -165,60 +177,35 @@ __device__ __forceinline__ int item_count(const sp_launch_args &args)
     return args.row_tile_count * args.batch * args.heads;
 }
 
-// The column tile at hand. Moves through the segments of a row tile in order.
-struct Cursor {
-    int segment, end; // the one it is in, and the end of the row tile's
-    int left;         // tiles left in the segment, this one included
-    int column;       // position of the tile's first column
-    int code;         // view, step and kind
-    int mask;         // number of its predicate, table or bitmask
+// What the producer leaves beside the k of a tile.
+struct TileRecord {
+    int what;   // the kind of its predicate, and flags
+    int column; // position of the tile's first column
+    int item;   // counts the block's items
+    int view;   // of the columns
 };
 
-__device__ __forceinline__ int kind_of(const Cursor &cursor)
+constexpr int LAST = 0x100;   // of its item
+constexpr int NO_TILE = 0xff; // after the last tile
+
+__device__ __forceinline__ int kind_of(int what)
 {
-    return HAS_PARTIAL ? cursor.code & 15 : static_cast<int>(PRED_NONE);
+    return what & 0xff;
 }
 
-__device__ __forceinline__ sp_segment segment_of(const Cursor &cursor, const sp_launch_args &args)
-{
-    return static_cast<const sp_segment *>(args.segments)[cursor.segment];
-}
+// What it leaves beside the q of an item.
+struct ItemRecord {
+    int pair;  // batch * heads + head; NO_ITEM after the last
+    int tile;  // the row tile
+    int tiles; // column tiles
+    int round;
+};
 
-__device__ __forceinline__ void enter_segment(Cursor &cursor, const sp_launch_args &args)
-{
-    const sp_segment s = segment_of(cursor, args);
-    cursor.left = s.count;
-    cursor.column = s.first * TILE_COLS;
-    cursor.code = s.code;
-    cursor.mask = s.predicate;
-}
-
-__device__ __forceinline__ Cursor first_tile(const sp_launch_args &args, const sp_row_tile &row_tile)
-{
-    Cursor cursor;
-    cursor.segment = row_tile.segment;
-    cursor.end = row_tile.segment + row_tile.segment_count;
-    enter_segment(cursor, args);
-    return cursor;
-}
-
-// False when there is no further tile.
-__device__ __forceinline__ bool next_tile(Cursor &cursor, const sp_launch_args &args)
-{
-    if (--cursor.left > 0) {
-        cursor.column += TILE_COLS;
-        cursor.mask += cursor.code >> 4 & 1;
-        return true;
-    }
-    if (++cursor.segment == cursor.end)
-        return false;
-    enter_segment(cursor, args);
-    return true;
-}
+constexpr int NO_ITEM = -1;
 
 // ---- Stages ----
 
-// The n-th tile of a block uses stage n % STAGES; the phase of its barriers alternates.
+// The n-th tile of a block uses stage n % STAGES, its n-th item that of q; the phase of its barriers alternates.
 __device__ __forceinline__ int stage_of(int n)
 {
     return n % STAGES;
@@ -234,6 +221,11 @@ __device__ __forceinline__ unsigned barrier_at(unsigned shared, int index)
     return shared + BARRIER_OFFSET + 8 * index;
 }
 
+__device__ __forceinline__ unsigned q_stage(unsigned shared, int item)
+{
+    return shared + item % Q_STAGES * Q_STAGE_BYTES;
+}
+
 __device__ __forceinline__ unsigned k_stage(unsigned shared, int n)
 {
     return shared + K_OFFSET + stage_of(n) * K_BYTES;
@@ -244,16 +236,58 @@ __device__ __forceinline__ unsigned v_stage(unsigned shared, int n)
     return shared + V_OFFSET + stage_of(n) * V_BYTES;
 }
 
-// A mask is used until after its k has been let go; with twice the stages, it is not overwritten before its v has been.
+// Masks and records are read until after their k has been let go; with twice the stages, they are not overwritten before their
+// v has been.
 __device__ __forceinline__ unsigned mask_stage(unsigned shared, int n)
 {
     return shared + MASK_OFFSET + n % (2 * STAGES) * MASK_BYTES;
 }
 
-__device__ __forceinline__ void init_barriers(unsigned shared)
+__device__ __forceinline__ unsigned tile_record_at(unsigned shared, int n)
 {
-    barrier_init(barrier_at(shared, Q_FULL), 1);
-    barrier_init(barrier_at(shared, Q_EMPTY), CONSUMERS / 32);
+    return shared + TILE_RECORD_OFFSET + n % (2 * STAGES) * 16;
+}
+
+__device__ __forceinline__ unsigned item_record_at(unsigned shared, int item)
+{
+    return shared + ITEM_RECORD_OFFSET + item % Q_STAGES * 16;
+}
+
+__device__ __forceinline__ TileRecord read_tile(unsigned shared, int n)
+{
+    const Chunk c = load_shared_chunk(tile_record_at(shared, n));
+    return TileRecord{static_cast<int>(c.word[0]), static_cast<int>(c.word[1]), static_cast<int>(c.word[2]),
+                      static_cast<int>(c.word[3])};
+}
+
+__device__ __forceinline__ int read_what(unsigned shared, int n)
+{
+    return static_cast<int>(load_shared_u32(tile_record_at(shared, n)));
+}
+
+__device__ __forceinline__ ItemRecord read_item(unsigned shared, int item)
+{
+    const Chunk c = load_shared_chunk(item_record_at(shared, item));
+    return ItemRecord{static_cast<int>(c.word[0]), static_cast<int>(c.word[1]), static_cast<int>(c.word[2]),
+                      static_cast<int>(c.word[3])};
+}
+
+__device__ __forceinline__ void write_record(unsigned at, int a, int b, int c, int d)
+{
+    Chunk chunk;
+    chunk.word[0] = static_cast<unsigned>(a);
+    chunk.word[1] = static_cast<unsigned>(b);
+    chunk.word[2] = static_cast<unsigned>(c);
+    chunk.word[3] = static_cast<unsigned>(d);
+    store_shared_chunk(at, chunk);
+}
+
+__device__ __forceinline__ void init_shared(unsigned shared)
+{
+    for (int stage = 0; stage < Q_STAGES; ++stage) {
+        barrier_init(barrier_at(shared, Q_FULL + stage), 1);
+        barrier_init(barrier_at(shared, Q_EMPTY + stage), CONSUMERS / 32);
+    }
     for (int stage = 0; stage < STAGES; ++stage) {
         barrier_init(barrier_at(shared, K_FULL + stage), 1);
         barrier_init(barrier_at(shared, K_EMPTY + stage), CONSUMERS / 32);
@@ -262,6 +296,9 @@ __device__ __forceinline__ void init_barriers(unsigned shared)
         barrier_init(barrier_at(shared, V_CHECKED + stage), CHECKERS);
     }
     barrier_init_fence();
+    for (int slot = 0; slot < LATER_SLOTS; ++slot)
+        store_shared_u32(shared + LATER_OFFSET + 4 * slot, NEVER);
+    store_shared_u32(shared + LATER_OFFSET + 4 * LATER_SLOTS, NEVER);
 }
 
 // Each warp says for itself that it is done.
@@ -271,7 +308,53 @@ __device__ __forceinline__ void release(unsigned barrier)
         barrier_arrive(barrier);
 }
 
+// ---- The careful way ----
+
+// A consumer that finishes item i sets the first careful item to i + CAREFUL_LAG at most. Copies run less than that many items
+// ahead, so everyone who begins that item has seen it.
+__device__ __forceinline__ bool is_careful(unsigned shared, int item)
+{
+    return item >= static_cast<int>(load_shared_u32(shared + LATER_OFFSET + 4 * LATER_SLOTS));
+}
+
+__device__ __forceinline__ void leave_for_later(unsigned shared, int item, int round)
+{
+    atomic_min_shared(shared + LATER_OFFSET + 4 * (item % LATER_SLOTS), round);
+    atomic_min_shared(shared + LATER_OFFSET + 4 * LATER_SLOTS, item + CAREFUL_LAG);
+}
+
+__device__ __forceinline__ int round_for_later(unsigned shared, int slot)
+{
+    return static_cast<int>(load_shared_u32(shared + LATER_OFFSET + 4 * slot));
+}
+
+__device__ __forceinline__ bool anything_for_later(unsigned shared)
+{
+    bool any = false;
+    for (int slot = 0; slot < LATER_SLOTS; ++slot)
+        any |= round_for_later(shared, slot) != NEVER;
+    return any;
+}
+
+// Whether there is a phase `phase`: items were left for later in the first, and all are careful in the second. The whole block
+// comes here.
+__device__ __forceinline__ bool another_phase(unsigned shared, int phase)
+{
+    if (!HAS_PARTIAL || phase > 1)
+        return false;
+    block_barrier();
+    if (threadIdx.x == 0)
+        store_shared_u32(shared + LATER_OFFSET + 4 * LATER_SLOTS, 0);
+    block_barrier();
+    return anything_for_later(shared);
+}
+
 // ---- Producer ----
+
+// Where the producer is: the block's tiles and items so far.
+struct Progress {
+    int n, item;
+};
 
 // Starts the copy of ROWS rows from position `row` on, panel by panel; the barrier must expect their bytes.
 template <int PANELS, int ROWS>
@@ -291,54 +374,143 @@ __device__ __forceinline__ void copy_tile(unsigned to, const TensorMap (&maps)[L
         copy_tensor(to + panel * ROWS * 128, map, barrier, 64 * panel, x, y, head, batch);
 }
 
-// The n-th tile's k, and what it needs to know if it is PARTIAL.
-__device__ __forceinline__ void copy_keys(const sp_launch_args &args, const TensorMaps &maps, unsigned shared, int n,
-                                          const Cursor &cursor, int head, int batch)
+// The column tiles of an item that are still to be copied: those of a segment, the first of them at hand, and of the segments
+// after it.
+struct Rest {
+    sp_segment segment;
+    int next, end; // segments after this one
+};
+
+__device__ __forceinline__ bool is_last(const Rest &rest)
 {
-    const int view = LATTICE ? cursor.code >> 8 : 0, kind = kind_of(cursor);
-    const unsigned barrier = barrier_at(shared, K_FULL + stage_of(n));
-    int bytes = 0;
-    const char *mask = mask_data(args, kind, cursor.mask, bytes);
-    barrier_wait(barrier_at(shared, K_EMPTY + stage_of(n)), phase_of(n) ^ 1);
-    barrier_expect(barrier, K_BYTES + (kind != PRED_NONE ? bytes : 0));
-    copy_tile<HEAD_PANELS, TILE_COLS>(k_stage(shared, n), maps.k[view], args.column_views[view], barrier, cursor.column,
-                                      head, batch);
-    if (kind != PRED_NONE)
-        copy_bulk(mask_stage(shared, n), mask, bytes, barrier);
+    return rest.segment.count == 1 && rest.next == rest.end;
 }
 
-// One thread: k runs one tile ahead of v.
-__device__ __forceinline__ void produce(const sp_launch_args &args, const TensorMaps &maps, unsigned shared)
+__device__ __forceinline__ void take_segment(const sp_launch_args &args, Rest &rest)
 {
-    for (int map = 0; map < static_cast<int>(sizeof(TensorMaps) / sizeof(TensorMap)); ++map)
-        prefetch_map(&maps.q[0] + map);
-    int n = 0, uses_of_q = 0;
-    for (int round = 0; item_index(round) < item_count(args); ++round) {
-        const Work work = find_work(args, item_index(round));
-        if (work.row_tile.segment_count == 0)
-            continue;
-        const int batch = work.pair / args.heads, head = work.pair % args.heads, kv_head = head / args.group;
-        Cursor cursor = first_tile(args, work.row_tile);
-        copy_keys(args, maps, shared, n, cursor, kv_head, batch);
-        barrier_wait(barrier_at(shared, Q_EMPTY), uses_of_q % 2 ^ 1);
-        barrier_expect(barrier_at(shared, Q_FULL), Q_BYTES);
-        copy_tile<HEAD_PANELS, TILE_ROWS>(shared, maps.q, args.row_view, barrier_at(shared, Q_FULL),
-                                          work.row_tile.tile * TILE_ROWS, head, batch);
-        ++uses_of_q;
-        bool more;
-        do {
-            const int column = cursor.column, view = LATTICE ? cursor.code >> 8 : 0;
-            const unsigned barrier = barrier_at(shared, V_FULL + stage_of(n));
-            more = next_tile(cursor, args);
-            if (more)
-                copy_keys(args, maps, shared, n + 1, cursor, kv_head, batch);
-            barrier_wait(barrier_at(shared, V_EMPTY + stage_of(n)), phase_of(n) ^ 1);
-            barrier_expect(barrier, V_BYTES);
-            copy_tile<VALUE_PANELS, TILE_COLS>(v_stage(shared, n), maps.v[view], args.column_views[view], barrier, column,
-                                               kv_head, batch);
-            ++n;
-        } while (more);
+    rest.segment = static_cast<const sp_segment *>(args.segments)[rest.next++];
+}
+
+__device__ __forceinline__ void step(const sp_launch_args &args, Rest &rest)
+{
+    if (--rest.segment.count > 0) {
+        ++rest.segment.first;
+        rest.segment.predicate += rest.segment.code >> 4 & 1;
+    } else {
+        take_segment(args, rest);
     }
+}
+
+// The n-th tile's k, its record, and what it needs to know if it is PARTIAL.
+__device__ __forceinline__ void copy_keys(const sp_launch_args &args, const TensorMaps &maps, unsigned shared,
+                                          const Progress &at, const Rest &rest, int head, int batch)
+{
+    const sp_segment &segment = rest.segment;
+    const int view = LATTICE ? segment.code >> 8 : 0, kind = HAS_PARTIAL ? segment.code & 15 : static_cast<int>(PRED_NONE);
+    const int column = segment.first * TILE_COLS;
+    const unsigned barrier = barrier_at(shared, K_FULL + stage_of(at.n));
+    barrier_wait(barrier_at(shared, K_EMPTY + stage_of(at.n)), phase_of(at.n) ^ 1);
+    write_record(tile_record_at(shared, at.n), kind | (is_last(rest) ? LAST : 0), column, at.item, view);
+    int bytes = 0;
+    if (kind != PRED_NONE) {
+        const char *mask = mask_data(args, kind, segment.predicate, bytes);
+        barrier_expect(barrier, K_BYTES + bytes);
+        copy_bulk(mask_stage(shared, at.n), mask, bytes, barrier);
+    } else {
+        barrier_expect(barrier, K_BYTES);
+    }
+    copy_tile<HEAD_PANELS, TILE_COLS>(k_stage(shared, at.n), maps.k[view], args.column_views[view], barrier, column, head,
+                                      batch);
+}
+
+// The n-th tile's v: its record says where it lies.
+__device__ __forceinline__ void copy_values(const sp_launch_args &args, const TensorMaps &maps, unsigned shared, int n,
+                                            int head, int batch)
+{
+    const TileRecord tile = read_tile(shared, n);
+    const int view = LATTICE ? tile.view : 0;
+    const unsigned barrier = barrier_at(shared, V_FULL + stage_of(n));
+    barrier_wait(barrier_at(shared, V_EMPTY + stage_of(n)), phase_of(n) ^ 1);
+    barrier_expect(barrier, V_BYTES);
+    copy_tile<VALUE_PANELS, TILE_COLS>(v_stage(shared, n), maps.v[view], args.column_views[view], barrier, tile.column,
+                                       head, batch);
+}
+
+// The record of an item, and its q unless it has no tiles.
+__device__ __forceinline__ void copy_queries(const sp_launch_args &args, const TensorMaps &maps, unsigned shared, int item,
+                                             const Work &work, int round)
+{
+    const int stage = item % Q_STAGES;
+    const unsigned barrier = barrier_at(shared, Q_FULL + stage);
+    barrier_wait(barrier_at(shared, Q_EMPTY + stage), item / Q_STAGES % 2 ^ 1);
+    write_record(item_record_at(shared, item), work.pair, work.row_tile.tile, work.row_tile.segment_count, round);
+    if (work.row_tile.segment_count == 0) {
+        barrier_arrive(barrier);
+        return;
+    }
+    barrier_expect(barrier, Q_BYTES);
+    copy_tile<HEAD_PANELS, TILE_ROWS>(q_stage(shared, item), maps.q, args.row_view, barrier,
+                                      work.row_tile.tile * TILE_ROWS, work.pair % args.heads, work.pair / args.heads);
+}
+
+// All copies of one item; k runs one tile ahead of v.
+__device__ __forceinline__ void produce_item(const sp_launch_args &args, const TensorMaps &maps, unsigned shared,
+                                             Progress &at, const Work &work, int round)
+{
+    const int batch = work.pair / args.heads, head = work.pair % args.heads / args.group;
+    Rest rest;
+    rest.next = work.row_tile.segment;
+    rest.end = work.row_tile.segment + work.row_tile.segment_count;
+    bool more = rest.next < rest.end;
+    if (more) {
+        take_segment(args, rest);
+        copy_keys(args, maps, shared, at, rest, head, batch);
+    }
+    copy_queries(args, maps, shared, at.item, work, round);
+    while (more) {
+        more = !is_last(rest);
+        ++at.n;
+        if (more) {
+            step(args, rest);
+            copy_keys(args, maps, shared, at, rest, head, batch);
+        }
+        copy_values(args, maps, shared, at.n - 1, head, batch);
+    }
+    ++at.item;
+}
+
+// Tells consumers and checkers that there is nothing more.
+__device__ __forceinline__ void produce_end(unsigned shared, Progress &at)
+{
+    barrier_wait(barrier_at(shared, K_EMPTY + stage_of(at.n)), phase_of(at.n) ^ 1);
+    write_record(tile_record_at(shared, at.n), NO_TILE, 0, at.item, 0);
+    barrier_arrive(barrier_at(shared, K_FULL + stage_of(at.n)));
+    barrier_wait(barrier_at(shared, V_EMPTY + stage_of(at.n)), phase_of(at.n) ^ 1);
+    barrier_arrive(barrier_at(shared, V_FULL + stage_of(at.n)));
+    ++at.n;
+    const int stage = at.item % Q_STAGES;
+    barrier_wait(barrier_at(shared, Q_EMPTY + stage), at.item / Q_STAGES % 2 ^ 1);
+    write_record(item_record_at(shared, at.item), NO_ITEM, 0, 0, 0);
+    barrier_arrive(barrier_at(shared, Q_FULL + stage));
+    ++at.item;
+}
+
+// One thread. Phase 0: the block's items in turn. Phase 1: those left for later.
+__device__ __forceinline__ void produce(const sp_launch_args &args, const TensorMaps &maps, unsigned shared, int phase,
+                                        Progress &at)
+{
+    const int items = item_count(args);
+#pragma unroll 1
+    for (int k = 0; phase == 0 || k < LATER_SLOTS; ++k) {
+        const int round = phase == 0 ? k : round_for_later(shared, k);
+        if (phase > 0 && round == NEVER)
+            continue;
+        const int index = item_index(round);
+        if (index >= items)
+            break;
+        produce_item(args, maps, shared, at, find_work(args, index), round);
+    }
+    produce_end(shared, at);
 }
 
 __device__ __forceinline__ unsigned flag_at(unsigned shared, int stage, int checker)
@@ -346,37 +518,34 @@ __device__ __forceinline__ unsigned flag_at(unsigned shared, int stage, int chec
     return shared + FLAG_OFFSET + 4 * (stage * CHECKERS + checker);
 }
 
-// Warp `checker` of three: looks through its part of the v of every PARTIAL tile. It lets go of FULL tiles too, as consumers do,
-// so that it can fall behind them, or run ahead, by no more than the stages.
-__device__ __forceinline__ void check_values(const sp_launch_args &args, unsigned shared, int checker)
+// Warp `checker` of three: in careful items, looks through its part of the v of every PARTIAL tile. It lets go of all tiles, as
+// consumers do, so that it can fall behind them, or run ahead, by no more than the stages.
+__device__ __forceinline__ void check_values(unsigned shared, int checker, int &n)
 {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    int n = 0;
-    for (int round = 0; item_index(round) < item_count(args); ++round) {
-        const Work work = find_work(args, item_index(round));
-        if (work.row_tile.segment_count == 0)
-            continue;
-        Cursor cursor = first_tile(args, work.row_tile);
-        do {
-            barrier_wait(barrier_at(shared, V_FULL + stage_of(n)), phase_of(n));
-            if (kind_of(cursor) != PRED_NONE) {
-                unsigned found = 0;
-#pragma unroll 2
-                for (int chunk = 32 * checker + lane; chunk < V_BYTES / 16; chunk += 32 * CHECKERS) {
-                    const Chunk c = load_shared_chunk(v_stage(shared, n) + 16 * chunk);
-                    found |= nonfinite_bits(c.word[0]) | nonfinite_bits(c.word[1]) | nonfinite_bits(c.word[2]) |
-                             nonfinite_bits(c.word[3]);
-                }
-                const bool any = warp_any(found != 0);
-                if (lane == 0) {
-                    store_shared_u32(flag_at(shared, stage_of(n), checker), any);
-                    barrier_arrive(barrier_at(shared, V_CHECKED + stage_of(n)));
-                }
+    for (;; ++n) {
+        barrier_wait(barrier_at(shared, V_FULL + stage_of(n)), phase_of(n));
+        const TileRecord tile = read_tile(shared, n);
+        const int kind = kind_of(tile.what);
+        if (kind != PRED_NONE && kind != NO_TILE && is_careful(shared, tile.item)) {
+            unsigned found = 0;
+#pragma unroll 1
+            for (int chunk = 32 * checker + lane; chunk < V_BYTES / 16; chunk += 32 * CHECKERS) {
+                const Chunk c = load_shared_chunk(v_stage(shared, n) + 16 * chunk);
+                found |= nonfinite_bits(c.word[0]) | nonfinite_bits(c.word[1]) | nonfinite_bits(c.word[2]) |
+                         nonfinite_bits(c.word[3]);
             }
-            release(barrier_at(shared, V_EMPTY + stage_of(n)));
-            ++n;
-        } while (next_tile(cursor, args));
+            const bool any = warp_any(found != 0);
+            if (lane == 0) {
+                store_shared_u32(flag_at(shared, stage_of(n), checker), any);
+                barrier_arrive(barrier_at(shared, V_CHECKED + stage_of(n)));
+            }
+        }
+        release(barrier_at(shared, V_EMPTY + stage_of(n)));
+        if (kind == NO_TILE)
+            break;
     }
+    ++n;
 }
 
 // ---- Consumers ----
@@ -393,24 +562,25 @@ __device__ __forceinline__ void pass_turn(int group)
         named_arrive(TURN + (group + 1) % GROUPS, 256);
 }
 
-__device__ __forceinline__ void mask_scores(unsigned shared, int n, const Cursor &cursor, int first_row, int tile_row, Scores &s)
+// The n-th tile, of the block's item `item`. Where it lies is read from the records: few tiles need it.
+__device__ __forceinline__ void mask_scores(unsigned shared, int n, int item, int kind, int tile_row, Scores &s)
 {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     MaskTile tile;
     tile.source.address = mask_stage(shared, n);
     tile.tile_row = tile_row + lane / 4;
-    tile.row = first_row + tile.tile_row;
-    tile.column = cursor.column + lane % 4 * 2;
-    apply_predicate(kind_of(cursor), tile, s);
+    tile.row = read_item(shared, item).tile * TILE_ROWS + tile.tile_row;
+    tile.column = read_tile(shared, n).column + lane % 4 * 2;
+    apply_predicate(kind, tile, s);
 }
 
-// The v of a PARTIAL tile: when it holds inf or NaN, adds what they bring to o and sets them to zero. `checks` has a bit a stage,
-// the phase of its V_CHECKED barrier. All consumers come here together.
-__device__ __forceinline__ void settle_values(unsigned shared, int n, unsigned &checks, const Weights &p, Outputs &o)
+// The v of a PARTIAL tile of a careful item: when it holds inf or NaN, adds what they bring to o and sets them to zero. All
+// consumers come here together.
+__device__ __forceinline__ void settle_values(unsigned shared, int n, unsigned &flags, const Weights &p, Outputs &o)
 {
     const int stage = stage_of(n);
-    barrier_wait(barrier_at(shared, V_CHECKED + stage), static_cast<int>(checks >> stage & 1));
-    checks ^= 1u << stage;
+    barrier_wait(barrier_at(shared, V_CHECKED + stage), static_cast<int>(flags >> stage & 1));
+    flags ^= 1u << stage;
     unsigned found = 0;
 #pragma unroll
     for (int checker = 0; checker < CHECKERS; ++checker)
@@ -431,17 +601,28 @@ __device__ __forceinline__ void settle_values(unsigned shared, int n, unsigned &
     }
 }
 
-// The 16 rows of a warp, `tile_row` the first: divides by the sums, or merges, writes lse, and takes o through shared memory to
-// whole-chunk stores. Chunks are swizzled like a tile's, so that neither way meets a bank conflict.
-__device__ __forceinline__ void store_results(const sp_launch_args &args, unsigned o_warp, const Work &work, int tile_row,
-                                              const RowValues &row_max, const RowValues &row_sum, Outputs &o)
+// Whether one of the warp's results is inf or NaN.
+__device__ __forceinline__ bool any_nonfinite(const Outputs &o)
 {
-    const int batch = work.pair / args.heads, head = work.pair % args.heads;
-    const RowMap rows = map_rows(args, work.row_tile.tile);
+    float zero = 0.0f;
+#pragma unroll
+    for (int block = 0; block < VALUE_BLOCKS; ++block)
+#pragma unroll
+        for (int x = 0; x < 4; ++x)
+            zero = fmaf(o[0][block][x], 0.0f, zero);
+    return warp_any(zero != 0.0f); // NaN is not 0
+}
+
+// The 16 rows of a warp, `tile_row` the first: divides by the sums, or merges, writes lse, and takes o through the warp's rows of
+// q, in the same swizzle, to whole-chunk stores.
+__device__ __forceinline__ void store_results(const sp_launch_args &args, unsigned q_tile, const ItemRecord &item,
+                                              int tile_row, const RowValues &row_max, const RowValues &row_sum, Outputs &o)
+{
+    const int batch = item.pair / args.heads, head = item.pair % args.heads;
+    const RowMap rows = map_rows(args, item.tile);
     char *o_head = static_cast<char *>(args.o) + 2 * (batch * args.o_batch + head * args.o_head);
     float *lse_head = args.lse ? args.lse + (batch * args.lse_batch + head * args.lse_head) : nullptr;
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-    warp_barrier(); // the results before these have been read
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int row = 8 * half + g, query = query_of(rows, tile_row + row);
@@ -465,7 +646,7 @@ __device__ __forceinline__ void store_results(const sp_launch_args &args, unsign
             }
 #pragma unroll
         for (int block = 0; block < VALUE_BLOCKS; ++block)
-            store_shared_u32(o_warp + row * O_PITCH + (block ^ g) * 16 + 4 * t,
+            store_shared_u32(chunk_address<TILE_ROWS>(q_tile, tile_row + row, block) + 4 * t,
                              pack(o[0][block][2 * half] * inverse, o[0][block][2 * half + 1] * inverse));
         if (lse_head && t == 0 && query < args.q_len)
             lse_head[query] = lse;
@@ -473,20 +654,20 @@ __device__ __forceinline__ void store_results(const sp_launch_args &args, unsign
     warp_barrier();
 #pragma unroll 4
     for (int index = lane; index < 16 * VALUE_BLOCKS; index += 32) {
-        const int row = index / VALUE_BLOCKS, block = index % VALUE_BLOCKS, query = query_of(rows, tile_row + row);
+        const int row = tile_row + index / VALUE_BLOCKS, block = index % VALUE_BLOCKS, query = query_of(rows, row);
         if (query < args.q_len)
             *reinterpret_cast<Chunk *>(o_head + query * (2 * args.o_row) + 16 * block) =
-                load_shared_chunk(o_warp + row * O_PITCH + (block ^ row % 8) * 16);
+                load_shared_chunk(chunk_address<TILE_ROWS>(q_tile, row, block));
     }
 }
 
-// Rows with nothing allowed: o = 0, lse = -inf, past shared memory. A launch that merges leaves them as they are.
-__device__ __forceinline__ void store_empty_rows(const sp_launch_args &args, const Work &work, int tile_row)
+// Rows with nothing allowed: o = 0, lse = -inf. A launch that merges leaves them as they are.
+__device__ __forceinline__ void store_empty_rows(const sp_launch_args &args, const ItemRecord &item, int tile_row)
 {
     if (MERGE && args.merge)
         return;
-    const int batch = work.pair / args.heads, head = work.pair % args.heads, lane = static_cast<int>(threadIdx.x) % 32;
-    const RowMap rows = map_rows(args, work.row_tile.tile);
+    const int batch = item.pair / args.heads, head = item.pair % args.heads, lane = static_cast<int>(threadIdx.x) % 32;
+    const RowMap rows = map_rows(args, item.tile);
     char *o_head = static_cast<char *>(args.o) + 2 * (batch * args.o_batch + head * args.o_head);
     for (int index = lane; index < 16 * VALUE_BLOCKS; index += 32) {
         const int query = query_of(rows, tile_row + index / VALUE_BLOCKS);
@@ -498,135 +679,227 @@ __device__ __forceinline__ void store_empty_rows(const sp_launch_args &args, con
         args.lse[batch * args.lse_batch + head * args.lse_head + query] = -infinity();
 }
 
-__device__ __forceinline__ void consume(const sp_launch_args &args, unsigned shared, int group)
+// What a consumer keeps of the item it is at.
+struct Running {
+    Outputs o;
+    RowValues row_max, row_sum;
+    unsigned flags;
+};
+
+// Bit s of the flags, s < STAGES, is the phase of that stage's V_CHECKED barrier.
+constexpr unsigned CAREFUL = 0x100; // the item's v is looked through
+constexpr unsigned UNSURE = 0x200;  // it has a PARTIAL tile whose v was not: what is not finite may come of masked keys
+
+__device__ __forceinline__ void begin(Running &r, unsigned shared, int item)
+{
+    r.flags &= ~(CAREFUL | UNSURE);
+    if (HAS_PARTIAL && is_careful(shared, item))
+        r.flags |= CAREFUL;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        r.row_max[0][half] = -infinity();
+        r.row_sum[0][half] = 0.0f;
+    }
+#pragma unroll
+    for (int block = 0; block < VALUE_BLOCKS; ++block)
+#pragma unroll
+        for (int x = 0; x < 4; ++x)
+            r.o[0][block][x] = 0.0f;
+}
+
+// The item's tiles are done: stores it or leaves it for later, and lets its q go.
+__device__ __forceinline__ void finish(const sp_launch_args &args, unsigned shared, int group, int item, int tile_row,
+                                       Running &r)
+{
+    named_sync(GROUP + group, 128); // no warp of the group still reads q, whose memory the results take
+    bool later = (r.flags & UNSURE) && any_nonfinite(r.o);
+    // Results must not be merged twice: then all warps of the block leave the item, or none does.
+    if constexpr (MERGE)
+        if (args.merge && (r.flags & UNSURE))
+            later = named_sync_or(ALL_CONSUMERS, CONSUMERS, later);
+    const ItemRecord record = read_item(shared, item);
+    if (later)
+        leave_for_later(shared, item, record.round);
+    else
+        store_results(args, q_stage(shared, item), record, tile_row, r.row_max, r.row_sum, r.o);
+    fence_async_proxy();
+    warp_barrier();
+    release(barrier_at(shared, Q_EMPTY + item % Q_STAGES));
+}
+
+// Waits for an item's record. One without tiles has no q.
+__device__ __forceinline__ ItemRecord await_item(unsigned shared, int item)
+{
+    barrier_wait(barrier_at(shared, Q_FULL + item % Q_STAGES), item / Q_STAGES % 2);
+    return read_item(shared, item);
+}
+
+__device__ __forceinline__ sp_i64 q_matrix(unsigned shared, int group, int item)
+{
+    return matrix_k_major(q_stage(shared, item) + 64 * 128 * group);
+}
+
+// Masks the scores of the n-th tile, if it is PARTIAL.
+__device__ __forceinline__ bool mask(unsigned shared, int n, int item, int what, int tile_row, Scores &s)
+{
+    const bool masked = kind_of(what) != PRED_NONE;
+    if (masked)
+        mask_scores(shared, n, item, kind_of(what), tile_row, s);
+    return masked;
+}
+
+// From an item with tiles through those that follow it, as long as these have tiles too: the first products of an item are under
+// way while the one before it is finished. `at` is left at the last item.
+__device__ __forceinline__ void consume_items(const sp_launch_args &args, unsigned shared, int group, int tile_row,
+                                              Progress &at, Running &r)
+{
+    Scores s;
+    Weights p;
+    RowValues factors;
+    begin(r, shared, at.item);
+    barrier_wait(barrier_at(shared, K_FULL + stage_of(at.n)), phase_of(at.n));
+    take_turn(group);
+    wgmma_fence();
+    multiply_scores(s, q_matrix(shared, group, at.item), matrix_k_major(k_stage(shared, at.n)));
+    wgmma_commit();
+    pass_turn(group);
+    int what = read_what(shared, at.n);
+    wgmma_wait<0>();
+    hold_all(s);
+    release(barrier_at(shared, K_EMPTY + stage_of(at.n)));
+    bool masked = mask(shared, at.n, at.item, what, tile_row, s);
+    softmax(s, r.row_max, r.row_sum, factors, args.scale_log2);
+    pack_weights(s, p);
+
+    for (;;) {
+        // at.n is the tile whose weights are in p; the next one may be the next item's first.
+        if (masked) {
+            if (r.flags & CAREFUL)
+                settle_values(shared, at.n, r.flags, p, r.o);
+            else
+                r.flags |= UNSURE;
+        }
+        const bool last = what & LAST;
+        if (last && (!CHAINED || await_item(shared, at.item + 1).tiles == 0))
+            break;
+        const int next = at.item + last;
+        barrier_wait(barrier_at(shared, K_FULL + stage_of(at.n + 1)), phase_of(at.n + 1));
+        take_turn(group);
+        wgmma_fence();
+        multiply_scores(s, q_matrix(shared, group, next), matrix_k_major(k_stage(shared, at.n + 1)));
+        wgmma_commit();
+        barrier_wait(barrier_at(shared, V_FULL + stage_of(at.n)), phase_of(at.n));
+        wgmma_fence();
+        multiply_values(r.o, p, matrix_mn_major(v_stage(shared, at.n), TILE_COLS));
+        wgmma_commit();
+        pass_turn(group);
+        what = read_what(shared, at.n + 1);
+        wgmma_wait<1>();
+        hold_all(s);
+        release(barrier_at(shared, K_EMPTY + stage_of(at.n + 1)));
+        masked = mask(shared, at.n + 1, next, what, tile_row, s);
+        if (last) {
+            wgmma_wait<0>();
+            hold_all(r.o);
+            release(barrier_at(shared, V_EMPTY + stage_of(at.n)));
+            finish(args, shared, group, at.item, tile_row, r);
+            begin(r, shared, next);
+            softmax(s, r.row_max, r.row_sum, factors, args.scale_log2);
+        } else {
+            softmax(s, r.row_max, r.row_sum, factors, args.scale_log2);
+            wgmma_wait<0>();
+            hold_all(r.o);
+            release(barrier_at(shared, V_EMPTY + stage_of(at.n)));
+            // Once the maxima have settled, which is soon, nothing is left to rescale.
+            if (warp_any(factors[0][0] != 1.0f || factors[0][1] != 1.0f))
+                rescale(r.o, factors);
+        }
+        pack_weights(s, p);
+        ++at.n;
+        at.item = next;
+    }
+
+    barrier_wait(barrier_at(shared, V_FULL + stage_of(at.n)), phase_of(at.n));
+    wgmma_fence();
+    multiply_values(r.o, p, matrix_mn_major(v_stage(shared, at.n), TILE_COLS));
+    wgmma_commit();
+    wgmma_wait<0>();
+    hold_all(r.o);
+    release(barrier_at(shared, V_EMPTY + stage_of(at.n)));
+    ++at.n;
+    finish(args, shared, group, at.item, tile_row, r);
+}
+
+__device__ __forceinline__ void consume(const sp_launch_args &args, unsigned shared, int group, Progress &at, Running &r)
 {
     const int warp = warp_uniform(static_cast<int>(threadIdx.x) % 128 / 32);
     const int tile_row = 64 * group + 16 * warp; // the warp's first, within the tile
-    const unsigned o_warp = shared + O_OFFSET + tile_row * O_PITCH;
-    const sp_i64 q_matrix = matrix_k_major(shared + 64 * 128 * group);
-    int n = 0, uses_of_q = 0;
-    unsigned checks = 0;
-    if (group == GROUPS - 1)
-        pass_turn(group);
-    for (int round = 0; item_index(round) < item_count(args); ++round) {
-        const Work work = find_work(args, item_index(round));
-        const int first_row = work.row_tile.tile * TILE_ROWS;
-        Outputs o;
-        RowValues row_max, row_sum, factors;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            row_max[0][half] = -infinity();
-            row_sum[0][half] = 0.0f;
-        }
-#pragma unroll
-        for (int block = 0; block < VALUE_BLOCKS; ++block)
-#pragma unroll
-            for (int x = 0; x < 4; ++x)
-                o[0][block][x] = 0.0f;
-
-        if (work.row_tile.segment_count > 0) {
-            Scores s;
-            Weights p;
-            Cursor cursor = first_tile(args, work.row_tile);
-            barrier_wait(barrier_at(shared, Q_FULL), uses_of_q % 2);
-            barrier_wait(barrier_at(shared, K_FULL + stage_of(n)), phase_of(n));
-            take_turn(group);
-            wgmma_fence();
-            multiply_scores(s, q_matrix, matrix_k_major(k_stage(shared, n)));
-            wgmma_commit();
-            pass_turn(group);
-            wgmma_wait<0>();
-            hold_all(s);
-            release(barrier_at(shared, K_EMPTY + stage_of(n)));
-            bool masked = kind_of(cursor) != PRED_NONE;
-            if (masked)
-                mask_scores(shared, n, cursor, first_row, tile_row, s);
-            softmax(s, row_max, row_sum, factors, args.scale_log2);
-            pack_weights(s, p);
-
-            while (next_tile(cursor, args)) {
-                // n is the tile whose weights are in p; the cursor is at the next.
-                if (masked)
-                    settle_values(shared, n, checks, p, o);
-                barrier_wait(barrier_at(shared, K_FULL + stage_of(n + 1)), phase_of(n + 1));
-                take_turn(group);
-                wgmma_fence();
-                multiply_scores(s, q_matrix, matrix_k_major(k_stage(shared, n + 1)));
-                wgmma_commit();
-                barrier_wait(barrier_at(shared, V_FULL + stage_of(n)), phase_of(n));
-                wgmma_fence();
-                multiply_values(o, p, matrix_mn_major(v_stage(shared, n), TILE_COLS));
-                wgmma_commit();
-                pass_turn(group);
-                wgmma_wait<1>();
-                hold_all(s);
-                release(barrier_at(shared, K_EMPTY + stage_of(n + 1)));
-                masked = kind_of(cursor) != PRED_NONE;
-                if (masked)
-                    mask_scores(shared, n + 1, cursor, first_row, tile_row, s);
-                softmax(s, row_max, row_sum, factors, args.scale_log2);
-                wgmma_wait<0>();
-                hold_all(o);
-                release(barrier_at(shared, V_EMPTY + stage_of(n)));
-                // Once the maxima have settled, which is soon, nothing is left to rescale.
-                if (warp_any(factors[0][0] != 1.0f || factors[0][1] != 1.0f))
-                    rescale(o, factors);
-                pack_weights(s, p);
-                ++n;
-            }
-
-            if constexpr (!O_IN_Q)
-                release(barrier_at(shared, Q_EMPTY));
-            if (masked)
-                settle_values(shared, n, checks, p, o);
-            barrier_wait(barrier_at(shared, V_FULL + stage_of(n)), phase_of(n));
-            wgmma_fence();
-            multiply_values(o, p, matrix_mn_major(v_stage(shared, n), TILE_COLS));
-            wgmma_commit();
-            wgmma_wait<0>();
-            hold_all(o);
-            release(barrier_at(shared, V_EMPTY + stage_of(n)));
-            ++n;
-            ++uses_of_q;
-        }
-
-        if (work.row_tile.segment_count == 0) {
-            store_empty_rows(args, work, tile_row);
-            continue;
-        }
-        if constexpr (O_IN_Q)
-            named_sync(ALL_CONSUMERS, CONSUMERS); // no consumer still reads q, whose memory the results take
-        store_results(args, o_warp, work, tile_row, row_max, row_sum, o);
-        if constexpr (O_IN_Q) {
-            fence_async_proxy();
-            warp_barrier();
-            release(barrier_at(shared, Q_EMPTY));
+    for (;; ++at.item) {
+        const ItemRecord item = await_item(shared, at.item);
+        if (item.pair == NO_ITEM)
+            break;
+        if (item.tiles > 0) {
+            consume_items(args, shared, group, tile_row, at, r);
+        } else {
+            store_empty_rows(args, item, tile_row);
+            release(barrier_at(shared, Q_EMPTY + at.item % Q_STAGES));
         }
     }
+    // The tile and the item that say that there is nothing more.
+    release(barrier_at(shared, K_EMPTY + stage_of(at.n)));
+    release(barrier_at(shared, V_EMPTY + stage_of(at.n)));
+    release(barrier_at(shared, Q_EMPTY + at.item % Q_STAGES));
+    ++at.n;
+    ++at.item;
 }
 
 // ---- The kernel ----
+
+__device__ __forceinline__ unsigned tiles_base()
+{
+    return (shared_base() + 1023) & ~1023u;
+}
+
+__device__ __forceinline__ int warp_of_block()
+{
+    return warp_uniform(static_cast<int>(threadIdx.x) / 32);
+}
 
 // Grid: any number of blocks; as many as the chip runs at once, or one a work item (row tiles * batch * heads of them). Block: THREADS.
 // Dynamic shared memory: SHARED_BYTES.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     splat_attention(const __grid_constant__ sp_launch_args args, const __grid_constant__ TensorMaps maps)
 {
-    const unsigned shared = (shared_base() + 1023) & ~1023u;
-    const int warp = warp_uniform(static_cast<int>(threadIdx.x) / 32);
-    if (threadIdx.x == 0)
-        init_barriers(shared);
+    if (threadIdx.x == 0) {
+        init_shared(tiles_base());
+        for (int map = 0; map < static_cast<int>(sizeof(TensorMaps) / sizeof(TensorMap)); ++map)
+            prefetch_map(&maps.q[0] + map);
+    }
     block_barrier();
-    if (warp < 4) {
+    // What both branches need is found out in each: kept across the reallocation, it would take a place in local memory.
+    if (warp_of_block() < 4) {
         registers_down_to<PRODUCER_REGISTERS>();
-        if (warp == 0) {
-            if (elect_lane())
-                produce(args, maps, shared);
-        } else if constexpr (HAS_PARTIAL) {
-            check_values(args, shared, warp - 1);
+        const unsigned shared = tiles_base();
+        const int warp = warp_of_block();
+        Progress at = {0, 0};
+        for (int phase = 0; phase == 0 || another_phase(shared, phase); ++phase) {
+            if (warp == 0) {
+                if (elect_lane())
+                    produce(args, maps, shared, phase, at);
+            } else if constexpr (HAS_PARTIAL) {
+                check_values(shared, warp - 1, at.n);
+            }
         }
     } else {
         registers_up_to<CONSUMER_REGISTERS>();
-        consume(args, shared, warp / 4 - 1);
+        const unsigned shared = tiles_base();
+        const int group = warp_of_block() / 4 - 1;
+        Progress at = {0, 0};
+        Running r;
+        r.flags = 0;
+        if (group == GROUPS - 1)
+            pass_turn(group);
+        for (int phase = 0; phase == 0 || another_phase(shared, phase); ++phase)
+            consume(args, shared, group, at, r);
     }
 }

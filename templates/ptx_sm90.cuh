@@ -64,6 +64,28 @@ __device__ __forceinline__ void named_arrive(int name, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
+// named_sync, and whether any of the threads brings the flag.
+__device__ __forceinline__ bool named_sync_or(int name, int threads, bool flag)
+{
+    unsigned any;
+    asm volatile("{\n"
+                 ".reg .pred p, q;\n"
+                 "setp.ne.u32 p, %3, 0;\n"
+                 "barrier.red.or.pred q, %1, %2, p;\n"
+                 "selp.u32 %0, 1, 0, q;\n"
+                 "}\n"
+                 : "=r"(any)
+                 : "r"(name), "r"(threads), "r"(static_cast<unsigned>(flag))
+                 : "memory");
+    return any != 0;
+}
+
+// *address = min(*address, value) in shared memory.
+__device__ __forceinline__ void atomic_min_shared(unsigned address, int value)
+{
+    asm volatile("red.shared::cta.min.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
 // ---- Bulk tensor copies ------------------------------------------------------------------------------------------------
 
 // Starts the copy of a map's box at element coordinates (c0 innermost) to shared memory; its bytes count towards the barrier.

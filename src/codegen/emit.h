@@ -17,8 +17,8 @@ enum splat_status sp_emit_predicates(const struct sp_spec *spec, struct sp_strbu
 /* Appends the warpgroup products of a Hopper kernel: wgmma_scores_step and wgmma_values_step. */
 enum splat_status sp_emit_wgmma(const struct sp_spec *spec, struct sp_strbuf *out);
 
-/* Whether the results of a Hopper kernel leave through the memory of q, for want of room of their own. */
-int sp_spec_o_in_q(const struct sp_spec *spec);
+/* Items of a Hopper kernel whose q is in shared memory at once: two, or one where that does not fit. */
+int sp_spec_q_stages(const struct sp_spec *spec);
 
 /* Files taken into the library when it is built (embed.c). [begin, end), not NUL-terminated. */
 extern const char sp_file_attention_sm80_begin[], sp_file_attention_sm80_end[];

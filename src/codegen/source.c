@@ -11,9 +11,15 @@
 
 /* ---- What fills the regions ---- */
 
-/* Of a thread, by warpgroups that multiply; with those of the producer they fill the register file. One warpgroup runs
- * beside those of another block. */
-static const int consumer_registers[] = {0, 216, 232, 160};
+/* Registers of a thread: with those of the producer, those of the warpgroups that multiply fill the register file. One
+ * such warpgroup runs beside that of another block; wide results want more. */
+static void write_registers(const struct sp_spec *spec, struct sp_strbuf *out)
+{
+    static const int consumer[] = {0, 200, 224, 160}, producer[] = {0, 56, 56, 32};
+    int groups = spec->tile_rows / 64, wide = groups == 2 && spec->value_dim > 192;
+    sp_strbuf_printf(out, "constexpr int CONSUMER_REGISTERS = %d;\n", wide ? 232 : consumer[groups]);
+    sp_strbuf_printf(out, "constexpr int PRODUCER_REGISTERS = %d;\n", wide ? 48 : producer[groups]);
+}
 
 static enum splat_status write_params(const struct sp_spec *spec, struct sp_strbuf *out)
 {
@@ -23,11 +29,9 @@ static enum splat_status write_params(const struct sp_spec *spec, struct sp_strb
     sp_strbuf_printf(out, "constexpr int TILE_ROWS = %d;\n", (int)spec->tile_rows);
     sp_strbuf_printf(out, "constexpr int TILE_COLS = %d;\n", (int)spec->tile_cols);
     if (spec->family == SP_FAMILY_HOPPER) {
-        int groups = spec->tile_rows / 64;
-        sp_strbuf_printf(out, "constexpr int CONSUMER_REGISTERS = %d;\n", consumer_registers[groups]);
-        sp_strbuf_printf(out, "constexpr int PRODUCER_REGISTERS = %d;\n", groups == 3 ? 32 : 40);
+        write_registers(spec, out);
         sp_strbuf_printf(out, "constexpr int BLOCKS_PER_SM = %d;\n", (int)spec->blocks_per_sm);
-        sp_strbuf_printf(out, "constexpr bool O_IN_Q = %s;\n", sp_spec_o_in_q(spec) ? "true" : "false");
+        sp_strbuf_printf(out, "constexpr int Q_STAGES = %d;\n", sp_spec_q_stages(spec));
     } else {
         sp_strbuf_printf(out, "constexpr int WARPS = %d;\n", (int)spec->warps);
         sp_strbuf_printf(out, "constexpr int BLOCKS_PER_SM = %d;\n", (int)spec->blocks_per_sm);

@@ -28,25 +28,25 @@ static int64_t mask_bytes(const struct sp_spec *spec)
     return words > predicate ? words : predicate;
 }
 
-/* The layout of attention_sm90.cuh: q, two stages of k and of v, results unless they share q's memory, four tiles'
- * masks, barriers and flags, and what rounding up to 1024 may take. */
-static int64_t hopper_bytes(const struct sp_spec *spec, int o_in_q)
+/* The layout of attention_sm90.cuh: q or the results of one or two items, two stages of k and of v, four tiles' masks
+ * and records, items' records, what is left for later, barriers and flags, and what rounding up to 1024 may take. */
+static int64_t hopper_bytes(const struct sp_spec *spec, int q_stages)
 {
     int64_t head = (spec->head_dim + 63) / 64 * 128, value = (spec->value_dim + 63) / 64 * 128;
-    return spec->tile_rows * head + 2 * spec->tile_cols * (head + value) + (o_in_q ? 0 : spec->tile_rows * value) +
-           4 * mask_bytes(spec) + 8 * 12 + 4 * 2 * 3 + 1024;
+    return q_stages * spec->tile_rows * (head > value ? head : value) + 2 * spec->tile_cols * (head + value) +
+           4 * mask_bytes(spec) + 4 * 16 + 2 * 16 + 4 * 8 + 8 + 8 * 16 + 4 * 2 * 3 + 1024;
 }
 
-int sp_spec_o_in_q(const struct sp_spec *spec)
+/* Blocks share what a multiprocessor has, each with a kilobyte that the system takes. */
+int sp_spec_q_stages(const struct sp_spec *spec)
 {
-    return hopper_bytes(spec, 0) > shared_limit(spec->arch) &&
-           (spec->value_dim + 63) / 64 <= (spec->head_dim + 63) / 64;
+    return hopper_bytes(spec, 2) <= (shared_limit(spec->arch) + 1024) / spec->blocks_per_sm - 1024 ? 2 : 1;
 }
 
 int64_t sp_spec_shared_bytes(const struct sp_spec *spec)
 {
     if (spec->family == SP_FAMILY_HOPPER)
-        return hopper_bytes(spec, sp_spec_o_in_q(spec));
+        return hopper_bytes(spec, sp_spec_q_stages(spec));
     int64_t k_pitch = odd_chunks(2 * ((spec->head_dim + 15) / 16 * 16));
     int64_t v_pitch = odd_chunks(2 * spec->value_dim);
     int64_t q_pitch = k_pitch > v_pitch ? k_pitch : v_pitch;
