@@ -43,8 +43,6 @@ constexpr int VALUE_PANELS = (VALUE_DIM + 63) / 64;
 constexpr int Q_BYTES = HEAD_PANELS * TILE_ROWS * 128;
 constexpr int K_BYTES = HEAD_PANELS * TILE_COLS * 128;
 constexpr int V_BYTES = VALUE_PANELS * TILE_COLS * 128;
-constexpr int O_BYTES = VALUE_PANELS * TILE_ROWS * 128;
-constexpr int Q_STAGE_BYTES = Q_BYTES > O_BYTES ? Q_BYTES : O_BYTES; // results leave through the memory of their q
 constexpr bool TURNS = GROUPS > 1 && VALUE_DIM <= 128;
 constexpr bool CHAINED = Q_STAGES > 1 && GROUPS < 3; // registers hold an item's results and the next one's first scores
 constexpr int VIEWS = LATTICE ? 2 : 1;      // of the columns
@@ -63,8 +61,8 @@ enum Barrier {
     BARRIERS = V_CHECKED + STAGES
 };
 
-// Named barriers: of each consumer warpgroup one for its turn and one for itself, and one of all consumers.
-enum Name { TURN = 1, GROUP = TURN + 3, ALL_CONSUMERS = GROUP + 3 };
+// Named barriers: one a consumer warpgroup for its turn, one of all consumers.
+enum Name { TURN = 1, ALL_CONSUMERS = TURN + 3 };
 
 // ---- Where a tile's data is ----
 
@@ -102,15 +100,18 @@ __device__ __forceinline__ unsigned value_address(unsigned v_tile, int key, int 
 // An item that turned out not to be finite, as the number of its round, by that number modulo LATER_SLOTS.
 constexpr int LATER_SLOTS = 8;
 constexpr int NEVER = 0x7fffffff;
-constexpr int CAREFUL_LAG = 4; // items from the one that was not finite to the first that is done the careful way
+constexpr int CAREFUL_LAG = 6; // items from the one that was not finite to the first that is done the careful way
+
+// An item's record is read once more when its results are stored, when the q of the second item after it may be under way.
+constexpr int ITEM_RECORDS = 4;
 
 // Where things lie, from the first multiple of 1024 in shared memory.
-constexpr int K_OFFSET = Q_STAGES * Q_STAGE_BYTES;
+constexpr int K_OFFSET = Q_STAGES * Q_BYTES;
 constexpr int V_OFFSET = K_OFFSET + STAGES * K_BYTES;
 constexpr int MASK_OFFSET = V_OFFSET + STAGES * V_BYTES;
 constexpr int TILE_RECORD_OFFSET = MASK_OFFSET + 2 * STAGES * MASK_BYTES;
 constexpr int ITEM_RECORD_OFFSET = TILE_RECORD_OFFSET + 2 * STAGES * 16;
-constexpr int LATER_OFFSET = ITEM_RECORD_OFFSET + 2 * 16; // LATER_SLOTS rounds, then the first careful item
+constexpr int LATER_OFFSET = ITEM_RECORD_OFFSET + ITEM_RECORDS * 16; // LATER_SLOTS rounds, then the first careful item
 constexpr int BARRIER_OFFSET = LATER_OFFSET + 4 * LATER_SLOTS + 8;
 constexpr int FLAG_OFFSET = BARRIER_OFFSET + 8 * 16;
 constexpr int LAYOUT_BYTES = FLAG_OFFSET + 4 * STAGES * CHECKERS + 1024;
@@ -223,7 +224,7 @@ __device__ __forceinline__ unsigned barrier_at(unsigned shared, int index)
 
 __device__ __forceinline__ unsigned q_stage(unsigned shared, int item)
 {
-    return shared + item % Q_STAGES * Q_STAGE_BYTES;
+    return shared + item % Q_STAGES * Q_BYTES;
 }
 
 __device__ __forceinline__ unsigned k_stage(unsigned shared, int n)
@@ -250,7 +251,7 @@ __device__ __forceinline__ unsigned tile_record_at(unsigned shared, int n)
 
 __device__ __forceinline__ unsigned item_record_at(unsigned shared, int item)
 {
-    return shared + ITEM_RECORD_OFFSET + item % Q_STAGES * 16;
+    return shared + ITEM_RECORD_OFFSET + item % ITEM_RECORDS * 16;
 }
 
 __device__ __forceinline__ TileRecord read_tile(unsigned shared, int n)
@@ -310,11 +311,11 @@ __device__ __forceinline__ void release(unsigned barrier)
 
 // ---- The careful way ----
 
-// A consumer that finishes item i sets the first careful item to i + CAREFUL_LAG at most. Copies run less than that many items
-// ahead, so everyone who begins that item has seen it.
+// A consumer that finishes item i sets the first careful item to i + CAREFUL_LAG at most. No one begins an item before all
+// consumers have finished the fourth before it, so everyone who begins that one has seen it.
 __device__ __forceinline__ bool is_careful(unsigned shared, int item)
 {
-    return item >= static_cast<int>(load_shared_u32(shared + LATER_OFFSET + 4 * LATER_SLOTS));
+    return item >= load_shared_relaxed(shared + LATER_OFFSET + 4 * LATER_SLOTS);
 }
 
 __device__ __forceinline__ void leave_for_later(unsigned shared, int item, int round)
@@ -541,6 +542,7 @@ __device__ __forceinline__ void check_values(unsigned shared, int checker, int &
                 barrier_arrive(barrier_at(shared, V_CHECKED + stage_of(n)));
             }
         }
+        warp_barrier(); // all lanes have read the record
         release(barrier_at(shared, V_EMPTY + stage_of(n)));
         if (kind == NO_TILE)
             break;
@@ -604,61 +606,95 @@ __device__ __forceinline__ void settle_values(unsigned shared, int n, unsigned &
 // Whether one of the warp's results is inf or NaN.
 __device__ __forceinline__ bool any_nonfinite(const Outputs &o)
 {
-    float zero = 0.0f;
+    float zero[4] = {};
 #pragma unroll
     for (int block = 0; block < VALUE_BLOCKS; ++block)
 #pragma unroll
         for (int x = 0; x < 4; ++x)
-            zero = fmaf(o[0][block][x], 0.0f, zero);
-    return warp_any(zero != 0.0f); // NaN is not 0
+            zero[x] = fmaf(o[0][block][x], 0.0f, zero[x]);
+    return warp_any(zero[0] + zero[1] + (zero[2] + zero[3]) != 0.0f); // NaN is not 0
 }
 
-// The 16 rows of a warp, `tile_row` the first: divides by the sums, or merges, writes lse, and takes o through the warp's rows of
-// q, in the same swizzle, to whole-chunk stores.
-__device__ __forceinline__ void store_results(const sp_launch_args &args, unsigned q_tile, const ItemRecord &item,
-                                              int tile_row, const RowValues &row_max, const RowValues &row_sum, Outputs &o)
+// Four words of each of four lanes: lane t gets the t-th word of every lane, in the order of the lanes.
+__device__ __forceinline__ void transpose_quad(unsigned (&word)[4], int t)
 {
-    const int batch = item.pair / args.heads, head = item.pair % args.heads;
+#pragma unroll
+    for (int step = 1; step <= 2; ++step)
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+            if ((k & step) == 0) {
+                const unsigned got = shuffle_xor_u32(t & step ? word[k] : word[k + step], step);
+                word[k] = t & step ? got : word[k];
+                word[k + step] = t & step ? word[k + step] : got;
+            }
+}
+
+// Eight rows of results, times a factor each, to memory: `to` is the row of this lane, or null where there is none. Lanes trade
+// words so that each has whole chunks.
+template <int HALF> __device__ __forceinline__ void store_rows(const Outputs &o, float factor, char *to)
+{
+    const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int first = 0; first < VALUE_BLOCKS; first += 4) {
+        unsigned word[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+            if (first + k < VALUE_BLOCKS)
+                word[k] = pack(o[0][first + k][2 * HALF] * factor, o[0][first + k][2 * HALF + 1] * factor);
+        if (first + 4 <= VALUE_BLOCKS) {
+            transpose_quad(word, t);
+            Chunk chunk;
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+                chunk.word[k] = word[k];
+            if (to)
+                *reinterpret_cast<Chunk *>(to + 16 * (first + t)) = chunk;
+        } else {
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+                if (first + k < VALUE_BLOCKS && to)
+                    *reinterpret_cast<unsigned *>(to + 16 * (first + k) + 4 * t) = word[k];
+        }
+    }
+}
+
+// A row of each quad of lanes: divides by the sum, or merges, and writes o and lse.
+template <int HALF>
+__device__ __forceinline__ void store_half(const sp_launch_args &args, char *o_head, float *lse_head, int query, float row_max,
+                                           float row_sum, Outputs &o)
+{
+    const int t = static_cast<int>(threadIdx.x) % 4;
+    const bool present = query < args.q_len;
+    char *to = present ? o_head + query * (2 * args.o_row) : nullptr;
+    float sum = row_sum;
+    sum += shuffle_xor(sum, 1);
+    sum += shuffle_xor(sum, 2);
+    const bool empty = sum == 0.0f;
+    float factor = empty ? 0.0f : 1.0f / sum;
+    float lse = empty ? -infinity() : row_max * args.scale + log2_approx(sum) * 0.693147181f;
+    if constexpr (MERGE)
+        if (args.merge) {
+            const float before = present ? lse_head[query] : -infinity();
+            lse = merge_row<HALF>(o, 0, sum, lse, before, reinterpret_cast<const unsigned *>((to ? to : o_head) + 4 * t));
+            factor = 1.0f;
+            warp_barrier(); // lanes of a row have read its lse and its outputs
+        }
+    store_rows<HALF>(o, factor, to);
+    if (lse_head && t == 0 && present)
+        lse_head[query] = lse;
+}
+
+// The 16 rows of a warp, `tile_row` the first.
+__device__ __forceinline__ void store_results(const sp_launch_args &args, const ItemRecord &item, int tile_row,
+                                              const RowValues &row_max, const RowValues &row_sum, Outputs &o)
+{
+    const int batch = item.pair / args.heads, head = item.pair - batch * args.heads;
     const RowMap rows = map_rows(args, item.tile);
     char *o_head = static_cast<char *>(args.o) + 2 * (batch * args.o_batch + head * args.o_head);
     float *lse_head = args.lse ? args.lse + (batch * args.lse_batch + head * args.lse_head) : nullptr;
-    const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int row = 8 * half + g, query = query_of(rows, tile_row + row);
-        float sum = row_sum[0][half];
-        sum += shuffle_xor(sum, 1);
-        sum += shuffle_xor(sum, 2);
-        const bool empty = sum == 0.0f;
-        float inverse = empty ? 0.0f : 1.0f / sum;
-        float lse = empty ? -infinity() : row_max[0][half] * args.scale + log2_approx(sum) * 0.693147181f;
-        if constexpr (MERGE)
-            if (args.merge) {
-                const bool present = query < args.q_len;
-                const char *old = o_head + (present ? query : 0) * (2 * args.o_row) + 4 * t;
-                const float before = present ? lse_head[query] : -infinity();
-                if (half)
-                    lse = merge_row<1>(o, 0, sum, lse, before, reinterpret_cast<const unsigned *>(old));
-                else
-                    lse = merge_row<0>(o, 0, sum, lse, before, reinterpret_cast<const unsigned *>(old));
-                inverse = 1.0f;
-                warp_barrier(); // lanes of a row have read its lse
-            }
-#pragma unroll
-        for (int block = 0; block < VALUE_BLOCKS; ++block)
-            store_shared_u32(chunk_address<TILE_ROWS>(q_tile, tile_row + row, block) + 4 * t,
-                             pack(o[0][block][2 * half] * inverse, o[0][block][2 * half + 1] * inverse));
-        if (lse_head && t == 0 && query < args.q_len)
-            lse_head[query] = lse;
-    }
-    warp_barrier();
-#pragma unroll 4
-    for (int index = lane; index < 16 * VALUE_BLOCKS; index += 32) {
-        const int row = tile_row + index / VALUE_BLOCKS, block = index % VALUE_BLOCKS, query = query_of(rows, row);
-        if (query < args.q_len)
-            *reinterpret_cast<Chunk *>(o_head + query * (2 * args.o_row) + 16 * block) =
-                load_shared_chunk(chunk_address<TILE_ROWS>(q_tile, row, block));
-    }
+    const int row = tile_row + static_cast<int>(threadIdx.x) % 32 / 4;
+    store_half<0>(args, o_head, lse_head, query_of(rows, row), row_max[0][0], row_sum[0][0], o);
+    store_half<1>(args, o_head, lse_head, query_of(rows, row + 8), row_max[0][1], row_sum[0][1], o);
 }
 
 // Rows with nothing allowed: o = 0, lse = -inf. A launch that merges leaves them as they are.
@@ -707,11 +743,9 @@ __device__ __forceinline__ void begin(Running &r, unsigned shared, int item)
             r.o[0][block][x] = 0.0f;
 }
 
-// The item's tiles are done: stores it or leaves it for later, and lets its q go.
-__device__ __forceinline__ void finish(const sp_launch_args &args, unsigned shared, int group, int item, int tile_row,
-                                       Running &r)
+// The item's tiles are done: stores it or leaves it for later.
+__device__ __forceinline__ void finish(const sp_launch_args &args, unsigned shared, int item, int tile_row, Running &r)
 {
-    named_sync(GROUP + group, 128); // no warp of the group still reads q, whose memory the results take
     bool later = (r.flags & UNSURE) && any_nonfinite(r.o);
     // Results must not be merged twice: then all warps of the block leave the item, or none does.
     if constexpr (MERGE)
@@ -721,10 +755,7 @@ __device__ __forceinline__ void finish(const sp_launch_args &args, unsigned shar
     if (later)
         leave_for_later(shared, item, record.round);
     else
-        store_results(args, q_stage(shared, item), record, tile_row, r.row_max, r.row_sum, r.o);
-    fence_async_proxy();
-    warp_barrier();
-    release(barrier_at(shared, Q_EMPTY + item % Q_STAGES));
+        store_results(args, record, tile_row, r.row_max, r.row_sum, r.o);
 }
 
 // Waits for an item's record. One without tiles has no q.
@@ -737,6 +768,14 @@ __device__ __forceinline__ ItemRecord await_item(unsigned shared, int item)
 __device__ __forceinline__ sp_i64 q_matrix(unsigned shared, int group, int item)
 {
     return matrix_k_major(q_stage(shared, item) + 64 * 128 * group);
+}
+
+// The scores of the n-th tile are there: its k is not needed any more, nor, if it is its item's last, q.
+__device__ __forceinline__ void release_keys(unsigned shared, int n, int item, int what)
+{
+    release(barrier_at(shared, K_EMPTY + stage_of(n)));
+    if (what & LAST)
+        release(barrier_at(shared, Q_EMPTY + item % Q_STAGES));
 }
 
 // Masks the scores of the n-th tile, if it is PARTIAL.
@@ -766,7 +805,7 @@ __device__ __forceinline__ void consume_items(const sp_launch_args &args, unsign
     int what = read_what(shared, at.n);
     wgmma_wait<0>();
     hold_all(s);
-    release(barrier_at(shared, K_EMPTY + stage_of(at.n)));
+    release_keys(shared, at.n, at.item, what);
     bool masked = mask(shared, at.n, at.item, what, tile_row, s);
     softmax(s, r.row_max, r.row_sum, factors, args.scale_log2);
     pack_weights(s, p);
@@ -796,13 +835,13 @@ __device__ __forceinline__ void consume_items(const sp_launch_args &args, unsign
         what = read_what(shared, at.n + 1);
         wgmma_wait<1>();
         hold_all(s);
-        release(barrier_at(shared, K_EMPTY + stage_of(at.n + 1)));
+        release_keys(shared, at.n + 1, next, what);
         masked = mask(shared, at.n + 1, next, what, tile_row, s);
         if (last) {
             wgmma_wait<0>();
             hold_all(r.o);
             release(barrier_at(shared, V_EMPTY + stage_of(at.n)));
-            finish(args, shared, group, at.item, tile_row, r);
+            finish(args, shared, at.item, tile_row, r);
             begin(r, shared, next);
             softmax(s, r.row_max, r.row_sum, factors, args.scale_log2);
         } else {
@@ -827,7 +866,7 @@ __device__ __forceinline__ void consume_items(const sp_launch_args &args, unsign
     hold_all(r.o);
     release(barrier_at(shared, V_EMPTY + stage_of(at.n)));
     ++at.n;
-    finish(args, shared, group, at.item, tile_row, r);
+    finish(args, shared, at.item, tile_row, r);
 }
 
 __device__ __forceinline__ void consume(const sp_launch_args &args, unsigned shared, int group, Progress &at, Running &r)
@@ -842,6 +881,7 @@ __device__ __forceinline__ void consume(const sp_launch_args &args, unsigned sha
             consume_items(args, shared, group, tile_row, at, r);
         } else {
             store_empty_rows(args, item, tile_row);
+            warp_barrier(); // all lanes have read the record
             release(barrier_at(shared, Q_EMPTY + at.item % Q_STAGES));
         }
     }

@@ -157,6 +157,11 @@ __device__ __forceinline__ float shuffle_xor(float value, int mask)
     return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
+__device__ __forceinline__ unsigned shuffle_xor_u32(unsigned value, int mask)
+{
+    return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
 // The bitwise or over the four lanes that differ in the last two bits of their number; all 32 lanes take part.
 __device__ __forceinline__ unsigned quad_or(unsigned value)
 {

@@ -86,6 +86,14 @@ __device__ __forceinline__ void atomic_min_shared(unsigned address, int value)
     asm volatile("red.shared::cta.min.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
+// A word that others may change by atomics at the same time.
+__device__ __forceinline__ int load_shared_relaxed(unsigned address)
+{
+    int value;
+    asm volatile("ld.relaxed.cta.shared::cta.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    return value;
+}
+
 // ---- Bulk tensor copies ------------------------------------------------------------------------------------------------
 
 // Starts the copy of a map's box at element coordinates (c0 innermost) to shared memory; its bytes count towards the barrier.
@@ -143,6 +151,8 @@ __device__ __forceinline__ void hold(float &x)
     asm volatile("" : "+f"(x)::"memory");
 }
 
+#endif
+
 // Where a product finds a matrix in shared memory, written by copy_tensor with 128-byte swizzle: panels of 64 elements (128
 // bytes) a row, `rows` rows each, the start a multiple of 1024. k_major: the product sums along the row (q, k); a step of
 // 16 elements within a panel adds 32 bytes. mn_major: it sums down the rows (v); a step of 16 rows adds 2048 bytes.
@@ -156,6 +166,8 @@ __device__ __forceinline__ sp_i64 matrix_mn_major(unsigned address, int rows)
 {
     return sp_i64((address & 0x3ffffu) >> 4) | sp_i64(rows * 128 >> 4) << 16 | sp_i64(1024 >> 4) << 32 | sp_i64(1) << 62;
 }
+
+#ifndef SPLAT_MACHINE
 
 // Gives registers of this warpgroup back, or takes more; the same for every thread of the warpgroup.
 template <int COUNT> __device__ __forceinline__ void registers_down_to()

@@ -11,14 +11,14 @@
 
 /* ---- What fills the regions ---- */
 
-/* Registers of a thread: with those of the producer, those of the warpgroups that multiply fill the register file. One
- * such warpgroup runs beside that of another block; wide results want more. */
+/* Registers of a thread. A block starts with 128, 168 or 128 a thread for one, two or three warpgroups that multiply;
+ * what they get and what the producer keeps must not exceed that. Wide results want more. */
 static void write_registers(const struct sp_spec *spec, struct sp_strbuf *out)
 {
     static const int consumer[] = {0, 200, 224, 160}, producer[] = {0, 56, 56, 32};
     int groups = spec->tile_rows / 64, wide = groups == 2 && spec->value_dim > 192;
     sp_strbuf_printf(out, "constexpr int CONSUMER_REGISTERS = %d;\n", wide ? 232 : consumer[groups]);
-    sp_strbuf_printf(out, "constexpr int PRODUCER_REGISTERS = %d;\n", wide ? 48 : producer[groups]);
+    sp_strbuf_printf(out, "constexpr int PRODUCER_REGISTERS = %d;\n", wide ? 40 : producer[groups]);
 }
 
 static enum splat_status write_params(const struct sp_spec *spec, struct sp_strbuf *out)

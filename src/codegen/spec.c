@@ -28,13 +28,13 @@ static int64_t mask_bytes(const struct sp_spec *spec)
     return words > predicate ? words : predicate;
 }
 
-/* The layout of attention_sm90.cuh: q or the results of one or two items, two stages of k and of v, four tiles' masks
+/* The layout of attention_sm90.cuh: q of one or two items, two stages of k and of v, four tiles' masks
  * and records, items' records, what is left for later, barriers and flags, and what rounding up to 1024 may take. */
 static int64_t hopper_bytes(const struct sp_spec *spec, int q_stages)
 {
     int64_t head = (spec->head_dim + 63) / 64 * 128, value = (spec->value_dim + 63) / 64 * 128;
-    return q_stages * spec->tile_rows * (head > value ? head : value) + 2 * spec->tile_cols * (head + value) +
-           4 * mask_bytes(spec) + 4 * 16 + 2 * 16 + 4 * 8 + 8 + 8 * 16 + 4 * 2 * 3 + 1024;
+    return q_stages * spec->tile_rows * head + 2 * spec->tile_cols * (head + value) + 4 * mask_bytes(spec) + 4 * 16 +
+           4 * 16 + 4 * 8 + 8 + 8 * 16 + 4 * 2 * 3 + 1024;
 }
 
 /* Blocks share what a multiprocessor has, each with a kilobyte that the system takes. */
