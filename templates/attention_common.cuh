@@ -275,11 +275,37 @@ __device__ __forceinline__ void pack_weights(const Scores &s, Weights &p)
 
 // ---- Results of several launches ----
 
-// Brings what the launches before left for a query into this one's: o, not yet divided by `sum`, becomes the final
-// output, lse the joint log-sum-exp. `before` is theirs, `old` the query's outputs at this thread's first column. A weight
-// that is 0 must not meet an infinity.
-template <int HALF>
-__device__ __forceinline__ float merge_row(Outputs &o, int b, float sum, float lse, float before, const unsigned *old)
+// What the launches before left of a query's outputs, in this thread's columns: where it is, or its words at hand.
+struct OldInMemory {
+    const char *o; // null: there is no such query
+
+    __device__ __forceinline__ unsigned word(int block) const
+    {
+        return o ? *reinterpret_cast<const unsigned *>(o + 16 * block + 4 * (threadIdx.x % 4)) : 0;
+    }
+};
+
+struct OldAtHand {
+    unsigned words[VALUE_BLOCKS];
+
+    __device__ __forceinline__ unsigned word(int block) const
+    {
+        return words[block];
+    }
+};
+
+// Starts reading them; nothing waits for the loads here.
+__device__ __forceinline__ void fetch(const OldInMemory &from, OldAtHand &to)
+{
+#pragma unroll
+    for (int block = 0; block < VALUE_BLOCKS; ++block)
+        to.words[block] = from.word(block);
+}
+
+// Brings them into this launch's: o, not yet divided by `sum`, becomes the final output; gives the joint log-sum-exp. `before`
+// is theirs. A weight that is 0 must not meet an infinity.
+template <int HALF, class Old>
+__device__ __forceinline__ float merge_row(Outputs &o, int b, float sum, float lse, float before, const Old &old)
 {
     const float top = fmaxf(lse, before), base = top == -infinity() ? 0.0f : top;
     const float mine = exp2_approx((lse - base) * 1.44269504f), theirs = exp2_approx((before - base) * 1.44269504f);
@@ -287,7 +313,7 @@ __device__ __forceinline__ float merge_row(Outputs &o, int b, float sum, float l
     const float own = sum == 0.0f ? 0.0f : mine * scale / sum, other = theirs * scale;
 #pragma unroll
     for (int block = 0; block < VALUE_BLOCKS; ++block) {
-        const unsigned pair = other == 0.0f ? 0u : old[4 * block];
+        const unsigned pair = old.word(block);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
             float &x = o[b][block][2 * HALF + e];

@@ -389,12 +389,12 @@ __device__ __forceinline__ void store_results(unsigned q_warp, int warp_row, con
             if constexpr (MERGE)
                 if (args.merge) {
                     const bool present = query < args.q_len;
-                    const char *old = o_head + (present ? query : 0) * (2 * args.o_row) + 4 * t;
+                    const OldInMemory old = {present ? o_head + query * (2 * args.o_row) : nullptr};
                     const float before = present ? lse_head[query] : -infinity();
                     if (half)
-                        lse = merge_row<1>(o, b, sum, lse, before, reinterpret_cast<const unsigned *>(old));
+                        lse = merge_row<1>(o, b, sum, lse, before, old);
                     else
-                        lse = merge_row<0>(o, b, sum, lse, before, reinterpret_cast<const unsigned *>(old));
+                        lse = merge_row<0>(o, b, sum, lse, before, old);
                     inverse = 1.0f;
                     warp_barrier(); // lanes of a row have read its lse
                 }

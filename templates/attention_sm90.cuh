@@ -45,6 +45,7 @@ constexpr int K_BYTES = HEAD_PANELS * TILE_COLS * 128;
 constexpr int V_BYTES = VALUE_PANELS * TILE_COLS * 128;
 constexpr bool TURNS = GROUPS > 1 && VALUE_DIM <= 128;
 constexpr bool CHAINED = Q_STAGES > 1 && GROUPS < 3; // registers hold an item's results and the next one's first scores
+constexpr bool FETCH_TOGETHER = VALUE_DIM + TILE_COLS <= 192; // registers hold all that a thread merges with
 constexpr int VIEWS = LATTICE ? 2 : 1;      // of the columns
 constexpr int LENGTHS = LATTICE ? 2 : 1;    // of a view's zones: whole grid rows, and one more
 constexpr int CHECKERS = 3;                 // warps that look through v
@@ -104,6 +105,7 @@ constexpr int CAREFUL_LAG = 6; // items from the one that was not finite to the 
 
 // An item's record is read once more when its results are stored, when the q of the second item after it may be under way.
 constexpr int ITEM_RECORDS = 4;
+constexpr int ITEM_RECORD_BYTES = 48;
 
 // Where things lie, from the first multiple of 1024 in shared memory.
 constexpr int K_OFFSET = Q_STAGES * Q_BYTES;
@@ -111,7 +113,7 @@ constexpr int V_OFFSET = K_OFFSET + STAGES * K_BYTES;
 constexpr int MASK_OFFSET = V_OFFSET + STAGES * V_BYTES;
 constexpr int TILE_RECORD_OFFSET = MASK_OFFSET + 2 * STAGES * MASK_BYTES;
 constexpr int ITEM_RECORD_OFFSET = TILE_RECORD_OFFSET + 2 * STAGES * 16;
-constexpr int LATER_OFFSET = ITEM_RECORD_OFFSET + ITEM_RECORDS * 16; // LATER_SLOTS rounds, then the first careful item
+constexpr int LATER_OFFSET = ITEM_RECORD_OFFSET + ITEM_RECORDS * ITEM_RECORD_BYTES; // LATER_SLOTS rounds, then the first careful item
 constexpr int BARRIER_OFFSET = LATER_OFFSET + 4 * LATER_SLOTS + 8;
 constexpr int FLAG_OFFSET = BARRIER_OFFSET + 8 * 16;
 constexpr int LAYOUT_BYTES = FLAG_OFFSET + 4 * STAGES * CHECKERS + 1024;
@@ -196,10 +198,15 @@ __device__ __forceinline__ int kind_of(int what)
 
 // What it leaves beside the q of an item.
 struct ItemRecord {
-    int pair;  // batch * heads + head; NO_ITEM after the last
-    int tile;  // the row tile
-    int tiles; // column tiles
+    int tile;  // the row tile; NO_ITEM after the last
+    int tiles; // segments of column tiles
     int round;
+};
+
+// And what it works out for storing its results: consumers have better to do than divide.
+struct ItemPlace {
+    sp_i64 o, lse; // of the (batch, head): bytes into o, floats into lse
+    Place rows;    // with views: where the row tile begins
 };
 
 constexpr int NO_ITEM = -1;
@@ -251,7 +258,7 @@ __device__ __forceinline__ unsigned tile_record_at(unsigned shared, int n)
 
 __device__ __forceinline__ unsigned item_record_at(unsigned shared, int item)
 {
-    return shared + ITEM_RECORD_OFFSET + item % ITEM_RECORDS * 16;
+    return shared + ITEM_RECORD_OFFSET + item % ITEM_RECORDS * ITEM_RECORD_BYTES;
 }
 
 __device__ __forceinline__ TileRecord read_tile(unsigned shared, int n)
@@ -269,8 +276,26 @@ __device__ __forceinline__ int read_what(unsigned shared, int n)
 __device__ __forceinline__ ItemRecord read_item(unsigned shared, int item)
 {
     const Chunk c = load_shared_chunk(item_record_at(shared, item));
-    return ItemRecord{static_cast<int>(c.word[0]), static_cast<int>(c.word[1]), static_cast<int>(c.word[2]),
-                      static_cast<int>(c.word[3])};
+    return ItemRecord{static_cast<int>(c.word[0]), static_cast<int>(c.word[1]), static_cast<int>(c.word[2])};
+}
+
+__device__ __forceinline__ sp_i64 wide(unsigned low, unsigned high)
+{
+    return static_cast<sp_i64>(static_cast<unsigned long long>(high) << 32 | low);
+}
+
+__device__ __forceinline__ ItemPlace read_place(unsigned shared, int item)
+{
+    const Chunk a = load_shared_chunk(item_record_at(shared, item) + 16);
+    ItemPlace place;
+    place.o = wide(a.word[0], a.word[1]);
+    place.lse = wide(a.word[2], a.word[3]);
+    if constexpr (LATTICE) {
+        const Chunk b = load_shared_chunk(item_record_at(shared, item) + 32);
+        place.rows.x = static_cast<int>(b.word[0]);
+        place.rows.y = static_cast<int>(b.word[1]);
+    }
+    return place;
 }
 
 __device__ __forceinline__ void write_record(unsigned at, int a, int b, int c, int d)
@@ -281,6 +306,12 @@ __device__ __forceinline__ void write_record(unsigned at, int a, int b, int c, i
     chunk.word[2] = static_cast<unsigned>(c);
     chunk.word[3] = static_cast<unsigned>(d);
     store_shared_chunk(at, chunk);
+}
+
+__device__ __forceinline__ void write_wide(unsigned at, sp_i64 value)
+{
+    store_shared_u32(at, static_cast<unsigned>(value));
+    store_shared_u32(at + 4, static_cast<unsigned>(value >> 32));
 }
 
 __device__ __forceinline__ void init_shared(unsigned shared)
@@ -444,21 +475,30 @@ __device__ __forceinline__ void copy_queries(const sp_launch_args &args, const T
     const int stage = item % Q_STAGES;
     const unsigned barrier = barrier_at(shared, Q_FULL + stage);
     barrier_wait(barrier_at(shared, Q_EMPTY + stage), item / Q_STAGES % 2 ^ 1);
-    write_record(item_record_at(shared, item), work.pair, work.row_tile.tile, work.row_tile.segment_count, round);
+    const int batch = work.pair / args.heads, head = work.pair - batch * args.heads;
+    const unsigned record = item_record_at(shared, item);
+    write_record(record, work.row_tile.tile, work.row_tile.segment_count, round, 0);
+    write_wide(record + 16, 2 * (batch * args.o_batch + head * args.o_head));
+    write_wide(record + 24, batch * args.lse_batch + head * args.lse_head);
+    if constexpr (LATTICE) {
+        const Place rows = place_of(args.row_view, work.row_tile.tile * TILE_ROWS);
+        write_record(record + 32, rows.x, rows.y, 0, 0);
+    }
     if (work.row_tile.segment_count == 0) {
         barrier_arrive(barrier);
         return;
     }
     barrier_expect(barrier, Q_BYTES);
     copy_tile<HEAD_PANELS, TILE_ROWS>(q_stage(shared, item), maps.q, args.row_view, barrier,
-                                      work.row_tile.tile * TILE_ROWS, work.pair % args.heads, work.pair / args.heads);
+                                      work.row_tile.tile * TILE_ROWS, head, batch);
 }
 
 // All copies of one item; k runs one tile ahead of v.
 __device__ __forceinline__ void produce_item(const sp_launch_args &args, const TensorMaps &maps, unsigned shared,
                                              Progress &at, const Work &work, int round)
 {
-    const int batch = work.pair / args.heads, head = work.pair % args.heads / args.group;
+    copy_queries(args, maps, shared, at.item, work, round);
+    const int batch = work.pair / args.heads, head = (work.pair - batch * args.heads) / args.group;
     Rest rest;
     rest.next = work.row_tile.segment;
     rest.end = work.row_tile.segment + work.row_tile.segment_count;
@@ -467,7 +507,6 @@ __device__ __forceinline__ void produce_item(const sp_launch_args &args, const T
         take_segment(args, rest);
         copy_keys(args, maps, shared, at, rest, head, batch);
     }
-    copy_queries(args, maps, shared, at.item, work, round);
     while (more) {
         more = !is_last(rest);
         ++at.n;
@@ -658,61 +697,65 @@ template <int HALF> __device__ __forceinline__ void store_rows(const Outputs &o,
     }
 }
 
-// A row of each quad of lanes: divides by the sum, or merges, and writes o and lse.
-template <int HALF>
-__device__ __forceinline__ void store_half(const sp_launch_args &args, char *o_head, float *lse_head, int query, float row_max,
-                                           float row_sum, Outputs &o)
+// Where a thread's two rows go: null where there is none.
+struct ResultRows {
+    char *o[2];
+    float *lse[2];
+};
+
+__device__ __forceinline__ ResultRows result_rows(const sp_launch_args &args, unsigned shared, int item, int tile_row)
 {
-    const int t = static_cast<int>(threadIdx.x) % 4;
-    const bool present = query < args.q_len;
-    char *to = present ? o_head + query * (2 * args.o_row) : nullptr;
+    const ItemPlace place = read_place(shared, item);
+    RowMap rows;
+    rows.first = read_item(shared, item).tile * TILE_ROWS;
+    rows.view = &args.row_view;
+    rows.place = place.rows;
+    ResultRows to;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int query = query_of(rows, tile_row + 8 * half + static_cast<int>(threadIdx.x) % 32 / 4);
+        const bool present = query < args.q_len;
+        to.o[half] = present ? static_cast<char *>(args.o) + place.o + query * (2 * args.o_row) : nullptr;
+        to.lse[half] = present && args.lse ? args.lse + place.lse + query : nullptr;
+    }
+    return to;
+}
+
+// A row of each quad of lanes: divides by the sum, or merges, and writes o and lse.
+template <int HALF, class Old>
+__device__ __forceinline__ void store_half(const sp_launch_args &args, const ResultRows &to, float row_max, float row_sum,
+                                           float before, const Old &old, Outputs &o)
+{
     float sum = row_sum;
     sum += shuffle_xor(sum, 1);
     sum += shuffle_xor(sum, 2);
     const bool empty = sum == 0.0f;
-    float factor = empty ? 0.0f : 1.0f / sum;
+    float factor = empty ? 0.0f : reciprocal(sum);
     float lse = empty ? -infinity() : row_max * args.scale + log2_approx(sum) * 0.693147181f;
     if constexpr (MERGE)
         if (args.merge) {
-            const float before = present ? lse_head[query] : -infinity();
-            lse = merge_row<HALF>(o, 0, sum, lse, before, reinterpret_cast<const unsigned *>((to ? to : o_head) + 4 * t));
+            lse = merge_row<HALF>(o, 0, sum, lse, before, old);
             factor = 1.0f;
             warp_barrier(); // lanes of a row have read its lse and its outputs
         }
-    store_rows<HALF>(o, factor, to);
-    if (lse_head && t == 0 && present)
-        lse_head[query] = lse;
-}
-
-// The 16 rows of a warp, `tile_row` the first.
-__device__ __forceinline__ void store_results(const sp_launch_args &args, const ItemRecord &item, int tile_row,
-                                              const RowValues &row_max, const RowValues &row_sum, Outputs &o)
-{
-    const int batch = item.pair / args.heads, head = item.pair - batch * args.heads;
-    const RowMap rows = map_rows(args, item.tile);
-    char *o_head = static_cast<char *>(args.o) + 2 * (batch * args.o_batch + head * args.o_head);
-    float *lse_head = args.lse ? args.lse + (batch * args.lse_batch + head * args.lse_head) : nullptr;
-    const int row = tile_row + static_cast<int>(threadIdx.x) % 32 / 4;
-    store_half<0>(args, o_head, lse_head, query_of(rows, row), row_max[0][0], row_sum[0][0], o);
-    store_half<1>(args, o_head, lse_head, query_of(rows, row + 8), row_max[0][1], row_sum[0][1], o);
+    store_rows<HALF>(o, factor, to.o[HALF]);
+    if (to.lse[HALF] && threadIdx.x % 4 == 0)
+        *to.lse[HALF] = lse;
 }
 
 // Rows with nothing allowed: o = 0, lse = -inf. A launch that merges leaves them as they are.
-__device__ __forceinline__ void store_empty_rows(const sp_launch_args &args, const ItemRecord &item, int tile_row)
+__device__ __forceinline__ void store_empty_rows(const sp_launch_args &args, unsigned shared, int item, int tile_row)
 {
     if (MERGE && args.merge)
         return;
-    const int batch = item.pair / args.heads, head = item.pair % args.heads, lane = static_cast<int>(threadIdx.x) % 32;
-    const RowMap rows = map_rows(args, item.tile);
-    char *o_head = static_cast<char *>(args.o) + 2 * (batch * args.o_batch + head * args.o_head);
-    for (int index = lane; index < 16 * VALUE_BLOCKS; index += 32) {
-        const int query = query_of(rows, tile_row + index / VALUE_BLOCKS);
-        if (query < args.q_len)
-            *reinterpret_cast<Chunk *>(o_head + query * (2 * args.o_row) + index % VALUE_BLOCKS * 16) = Chunk{};
+    const ResultRows to = result_rows(args, shared, item, tile_row);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        for (int block = static_cast<int>(threadIdx.x) % 4; block < VALUE_BLOCKS && to.o[half]; block += 4)
+            *reinterpret_cast<Chunk *>(to.o[half] + 16 * block) = Chunk{};
+        if (to.lse[half] && threadIdx.x % 4 == 0)
+            *to.lse[half] = -infinity();
     }
-    const int query = query_of(rows, tile_row + lane % 16);
-    if (args.lse && lane < 16 && query < args.q_len)
-        args.lse[batch * args.lse_batch + head * args.lse_head + query] = -infinity();
 }
 
 // What a consumer keeps of the item it is at.
@@ -726,8 +769,24 @@ struct Running {
 constexpr unsigned CAREFUL = 0x100; // the item's v is looked through
 constexpr unsigned UNSURE = 0x200;  // it has a PARTIAL tile whose v was not: what is not finite may come of masked keys
 
-__device__ __forceinline__ void begin(Running &r, unsigned shared, int item)
+// Brings what the launches before left for the warp's rows closer.
+__device__ __forceinline__ void prefetch_results(const sp_launch_args &args, unsigned shared, int item, int tile_row)
 {
+    const ItemPlace place = read_place(shared, item);
+    RowMap rows;
+    rows.first = read_item(shared, item).tile * TILE_ROWS;
+    rows.view = &args.row_view;
+    rows.place = place.rows;
+    const int lane = static_cast<int>(threadIdx.x) % 32, query = query_of(rows, tile_row + lane / 2);
+    if (query < args.q_len)
+        for (int byte = lane % 2 * 128; byte < 2 * VALUE_DIM; byte += 256)
+            prefetch_l2(static_cast<const char *>(args.o) + place.o + query * (2 * args.o_row) + byte);
+}
+
+__device__ __forceinline__ void begin(const sp_launch_args &args, Running &r, unsigned shared, int item, int tile_row)
+{
+    if (MERGE && args.merge)
+        prefetch_results(args, shared, item, tile_row);
     r.flags &= ~(CAREFUL | UNSURE);
     if (HAS_PARTIAL && is_careful(shared, item))
         r.flags |= CAREFUL;
@@ -746,16 +805,34 @@ __device__ __forceinline__ void begin(Running &r, unsigned shared, int item)
 // The item's tiles are done: stores it or leaves it for later.
 __device__ __forceinline__ void finish(const sp_launch_args &args, unsigned shared, int item, int tile_row, Running &r)
 {
+    const ResultRows to = result_rows(args, shared, item, tile_row);
+    const OldInMemory old[2] = {{to.o[0]}, {to.o[1]}};
+    OldAtHand at_hand[2];
+    float before[2] = {-infinity(), -infinity()};
+    if (MERGE && args.merge) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            before[half] = to.lse[half] ? *to.lse[half] : -infinity();
+            if constexpr (FETCH_TOGETHER)
+                fetch(old[half], at_hand[half]);
+        }
+    }
     bool later = (r.flags & UNSURE) && any_nonfinite(r.o);
     // Results must not be merged twice: then all warps of the block leave the item, or none does.
     if constexpr (MERGE)
         if (args.merge && (r.flags & UNSURE))
             later = named_sync_or(ALL_CONSUMERS, CONSUMERS, later);
-    const ItemRecord record = read_item(shared, item);
-    if (later)
-        leave_for_later(shared, item, record.round);
-    else
-        store_results(args, record, tile_row, r.row_max, r.row_sum, r.o);
+    if (later) {
+        leave_for_later(shared, item, read_item(shared, item).round);
+    } else {
+        if constexpr (MERGE && FETCH_TOGETHER) {
+            store_half<0>(args, to, r.row_max[0][0], r.row_sum[0][0], before[0], at_hand[0], r.o);
+            store_half<1>(args, to, r.row_max[0][1], r.row_sum[0][1], before[1], at_hand[1], r.o);
+        } else {
+            store_half<0>(args, to, r.row_max[0][0], r.row_sum[0][0], before[0], old[0], r.o);
+            store_half<1>(args, to, r.row_max[0][1], r.row_sum[0][1], before[1], old[1], r.o);
+        }
+    }
 }
 
 // Waits for an item's record. One without tiles has no q.
@@ -795,7 +872,7 @@ __device__ __forceinline__ void consume_items(const sp_launch_args &args, unsign
     Scores s;
     Weights p;
     RowValues factors;
-    begin(r, shared, at.item);
+    begin(args, r, shared, at.item, tile_row);
     barrier_wait(barrier_at(shared, K_FULL + stage_of(at.n)), phase_of(at.n));
     take_turn(group);
     wgmma_fence();
@@ -842,7 +919,7 @@ __device__ __forceinline__ void consume_items(const sp_launch_args &args, unsign
             hold_all(r.o);
             release(barrier_at(shared, V_EMPTY + stage_of(at.n)));
             finish(args, shared, at.item, tile_row, r);
-            begin(r, shared, next);
+            begin(args, r, shared, next, tile_row);
             softmax(s, r.row_max, r.row_sum, factors, args.scale_log2);
         } else {
             softmax(s, r.row_max, r.row_sum, factors, args.scale_log2);
@@ -875,12 +952,12 @@ __device__ __forceinline__ void consume(const sp_launch_args &args, unsigned sha
     const int tile_row = 64 * group + 16 * warp; // the warp's first, within the tile
     for (;; ++at.item) {
         const ItemRecord item = await_item(shared, at.item);
-        if (item.pair == NO_ITEM)
+        if (item.tile == NO_ITEM)
             break;
         if (item.tiles > 0) {
             consume_items(args, shared, group, tile_row, at, r);
         } else {
-            store_empty_rows(args, item, tile_row);
+            store_empty_rows(args, shared, at.item, tile_row);
             warp_barrier(); // all lanes have read the record
             release(barrier_at(shared, Q_EMPTY + at.item % Q_STAGES));
         }
@@ -921,14 +998,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         registers_down_to<PRODUCER_REGISTERS>();
         const unsigned shared = tiles_base();
         const int warp = warp_of_block();
-        Progress at = {0, 0};
-        for (int phase = 0; phase == 0 || another_phase(shared, phase); ++phase) {
-            if (warp == 0) {
+        if (warp == 0) {
+            Progress at = {0, 0};
+            for (int phase = 0; phase == 0 || another_phase(shared, phase); ++phase)
                 if (elect_lane())
                     produce(args, maps, shared, phase, at);
-            } else if constexpr (HAS_PARTIAL) {
-                check_values(shared, warp - 1, at.n);
-            }
+        } else if constexpr (HAS_PARTIAL) {
+            int n = 0;
+            for (int phase = 0; phase == 0 || another_phase(shared, phase); ++phase)
+                check_values(shared, warp - 1, n);
         }
     } else {
         registers_up_to<CONSUMER_REGISTERS>();

@@ -17,4 +17,4 @@ constexpr bool MASK_MAP = false;              // (batch, head) -> distinct mask 
 constexpr bool LATTICE = false;               // tiles may walk the sequence in other orders
 constexpr bool MERGE = false;                 // launches may merge into the results of earlier ones
 constexpr unsigned PREDICATE_MASK = 0x4;      // bit k: predicate kind k occurs (here: upper)
-constexpr int SHARED_BYTES = 198080;          // dynamic shared memory a block
+constexpr int SHARED_BYTES = 198208;          // dynamic shared memory a block

@@ -220,6 +220,14 @@ __device__ __forceinline__ float unpack_f16(unsigned pair, int e)
     return x;
 }
 
+// 1 / x to about 1 ulp.
+__device__ __forceinline__ float reciprocal(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // 2^x to about 2 ulp; 2^-inf = 0, subnormal results are 0, NaN stays NaN.
 __device__ __forceinline__ float exp2_approx(float x)
 {

@@ -120,6 +120,12 @@ __device__ __forceinline__ void prefetch_map(const void *map)
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// Starts bringing the line of global memory at an address into the L2 cache.
+__device__ __forceinline__ void prefetch_l2(const void *address)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 // What this thread wrote to shared memory by ordinary stores is seen by later products and bulk copies.
 __device__ __forceinline__ void fence_async_proxy()
 {

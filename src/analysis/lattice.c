@@ -108,6 +108,10 @@ static struct sp_aff rank_of(struct lattice_source *s, struct sp_row_eval *eval,
 
 static void deal_block(struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff begin, struct sp_aff width)
 {
+    if (s->columns.zones == 1) { /* ranks are tokens */
+        add_piece(s, eval, 0, begin, 0, sp_const(1), width);
+        return;
+    }
     if (!sp_lt(eval, sp_const(s->columns.n0), width)) {
         deal_narrow(s, eval, begin, width, sp_const(1), 0);
         return;
@@ -169,12 +173,54 @@ static struct sp_aff row_pairs(const struct sp_runs *runs, struct sp_row_eval *e
     return pairs;
 }
 
-static bool in_part(const struct lattice_source *s, struct sp_row_eval *eval, const struct sp_sym_run *run)
+static bool is_strided(const struct lattice_source *s, struct sp_row_eval *eval, const struct sp_sym_run *run)
 {
+    return run->stride % s->part.stride == 0 && !sp_lt(eval, sp_const(s->part.width), run->width);
+}
+
+static struct sp_aff last_block(const struct sp_sym_run *run)
+{
+    return sp_add(run->start, sp_addc(sp_mulc(run->count, run->stride), -run->stride));
+}
+
+/* A wide block beside strided ones may have swallowed one that would have stood right at its edge: that one is given
+ * back. Deals the parts of run k; the ends are cut where the neighbouring run's next block would begin or end. */
+static void deal_cut(struct lattice_source *s, struct sp_row_eval *eval, int64_t k)
+{
+    const struct sp_sym_run *run = &s->found.runs[k], *left = k > 0 ? run - 1 : NULL;
+    const struct sp_sym_run *right = k + 1 < s->found.count ? run + 1 : NULL;
+    const int64_t d = s->part.stride, width = s->part.width;
+    const bool strided = s->part.kind == SP_PART_STRIDED;
+    struct sp_aff begin = run->start, end = sp_add(run->start, run->width);
+    if (left && is_strided(s, eval, left) && sp_eq(eval, left->width, sp_const(width)) &&
+        sp_eq(eval, sp_addc(last_block(left), d), begin)) {
+        if (strided)
+            deal_block(s, eval, begin, sp_const(width));
+        begin = sp_addc(begin, width);
+    }
+    if (right && is_strided(s, eval, right) && sp_eq(eval, right->width, sp_const(width)) &&
+        sp_eq(eval, sp_addc(right->start, width - d), end)) {
+        if (strided)
+            deal_block(s, eval, sp_addc(end, -width), sp_const(width));
+        end = sp_addc(end, -width);
+    }
+    if (!strided)
+        deal_block(s, eval, begin, sp_sub(end, begin));
+}
+
+/* Deals run k as far as it belongs to the part. */
+static void deal_part(struct lattice_source *s, struct sp_row_eval *eval, int64_t k)
+{
+    const struct sp_sym_run *run = &s->found.runs[k];
     if (s->part.kind != SP_PART_STRIDED && s->part.kind != SP_PART_REST)
-        return true;
-    bool strided = run->stride % s->part.stride == 0 && !sp_lt(eval, sp_const(s->part.width), run->width);
-    return strided == (s->part.kind == SP_PART_STRIDED);
+        deal_run(s, eval, run);
+    else if (is_strided(s, eval, run)) {
+        if (s->part.kind == SP_PART_STRIDED)
+            deal_run(s, eval, run);
+    } else if (run->stride == 0 && sp_lt(eval, sp_const(2 * s->part.width), run->width))
+        deal_cut(s, eval, k);
+    else if (s->part.kind == SP_PART_REST)
+        deal_run(s, eval, run);
 }
 
 static bool row_in_part(const struct lattice_source *s, struct sp_row_eval *eval)
@@ -226,8 +272,7 @@ static void lattice_row(struct sp_row_source *self, struct sp_row_eval *eval, st
         return;
     s->piece_count = 0;
     for (int64_t k = 0; k < s->found.count && !eval->failed; k++)
-        if (in_part(s, eval, &s->found.runs[k]))
-            deal_run(s, eval, &s->found.runs[k]);
+        deal_part(s, eval, k);
     push_pieces(s, eval, out);
 }
 

@@ -5,7 +5,8 @@
  *     PART_ALL      every pair
  *     PART_STRIDED  pairs of runs whose blocks are at most `width` wide, and which are single or stand a multiple of
  *                   `stride` apart
- *     PART_REST     the others
+ *     PART_REST     the others; where a wide block begins or ends just where a strided run would go on, its first or last
+ *                   `width` columns belong to the strided part
  *     PART_LONG     every pair of the rows with more than `width` pairs
  *     PART_SHORT    every pair of the other rows
  */

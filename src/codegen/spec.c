@@ -34,7 +34,7 @@ static int64_t hopper_bytes(const struct sp_spec *spec, int q_stages)
 {
     int64_t head = (spec->head_dim + 63) / 64 * 128, value = (spec->value_dim + 63) / 64 * 128;
     return q_stages * spec->tile_rows * head + 2 * spec->tile_cols * (head + value) + 4 * mask_bytes(spec) + 4 * 16 +
-           4 * 16 + 4 * 8 + 8 + 8 * 16 + 4 * 2 * 3 + 1024;
+           4 * 48 + 4 * 8 + 8 + 8 * 16 + 4 * 2 * 3 + 1024;
 }
 
 /* Blocks share what a multiprocessor has, each with a kilobyte that the system takes. */
