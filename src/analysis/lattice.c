@@ -198,7 +198,7 @@ static void deal_cut(struct lattice_source *s, struct sp_row_eval *eval, int64_t
             deal_block(s, eval, begin, sp_const(width));
         begin = sp_addc(begin, width);
     }
-    if (right && is_strided(s, eval, right) && sp_eq(eval, right->width, sp_const(width)) &&
+    if (right && sp_lt(eval, sp_const(width), sp_sub(end, begin)) && is_strided(s, eval, right) && sp_eq(eval, right->width, sp_const(width)) &&
         sp_eq(eval, sp_addc(right->start, width - d), end)) {
         if (strided)
             deal_block(s, eval, sp_addc(end, -width), sp_const(width));
@@ -217,7 +217,7 @@ static void deal_part(struct lattice_source *s, struct sp_row_eval *eval, int64_
     else if (is_strided(s, eval, run)) {
         if (s->part.kind == SP_PART_STRIDED)
             deal_run(s, eval, run);
-    } else if (run->stride == 0 && sp_lt(eval, sp_const(2 * s->part.width), run->width))
+    } else if (run->stride == 0 && sp_lt(eval, sp_const(s->part.width), run->width))
         deal_cut(s, eval, k);
     else if (s->part.kind == SP_PART_REST)
         deal_run(s, eval, run);
