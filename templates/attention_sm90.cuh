@@ -167,12 +167,19 @@ template <int BLOCKS> __device__ __forceinline__ void hold_all(float (&x)[1][BLO
 
 // ---- Work and tiles ----
 
-// A block's items: forwards through the grid in one round and backwards in the next. Items come longest first, so that each
-// block gets long and short ones alike.
-__device__ __forceinline__ int item_index(int round)
+// A block's items, or -1 after the last: by the schedule, which gives each item to the block that is free first; without one,
+// forwards through the grid in one round and backwards in the next. Items come longest first, so that each block gets long and
+// short ones alike.
+__device__ __forceinline__ int item_index(const sp_launch_args &args, int items, int round)
 {
-    const int grid = grid_size(), block = static_cast<int>(block_index());
-    return round * grid + (round % 2 ? grid - 1 - block : block);
+    const int block = static_cast<int>(block_index());
+    if (args.schedule) {
+        const int *schedule = static_cast<const int *>(args.schedule);
+        const int at = schedule[block] + round;
+        return at < schedule[block + 1] ? schedule[at] : -1;
+    }
+    const int grid = grid_size(), index = round * grid + (round % 2 ? grid - 1 - block : block);
+    return index < items ? index : -1;
 }
 
 __device__ __forceinline__ int item_count(const sp_launch_args &args)
@@ -545,8 +552,8 @@ __device__ __forceinline__ void produce(const sp_launch_args &args, const Tensor
         const int round = phase == 0 ? k : round_for_later(shared, k);
         if (phase > 0 && round == NEVER)
             continue;
-        const int index = item_index(round);
-        if (index >= items)
+        const int index = item_index(args, items, round);
+        if (index < 0)
             break;
         produce_item(args, maps, shared, at, find_work(args, index), round);
     }

@@ -28,6 +28,7 @@ struct shape {
     int64_t full, partial, segments; /* summed over distinct masks; segments at most */
     double work_ns[SP_PASSES_MAX], longest_ns[SP_PASSES_MAX];
     double us;
+    double busy_us; /* of the block slots alone: what tells shapes apart that wait for memory all the same */
 };
 
 struct sp_choice {
@@ -321,6 +322,8 @@ static int faster_first(const void *x, const void *y)
     const struct shape *a = x, *b = y;
     if (a->us != b->us)
         return a->us < b->us ? -1 : 1;
+    if (a->busy_us != b->busy_us)
+        return a->busy_us < b->busy_us ? -1 : 1;
     return a->layout != b->layout ? a->layout - b->layout : a->tune_index - b->tune_index;
 }
 
@@ -482,24 +485,27 @@ enum splat_status sp_choice_take(struct sp_choice *c, bool affine_rows, struct s
 /* Whether a layout might still be the fastest: a bound of its time from a few rows, against the best so far. */
 static enum splat_status may_pay(const struct sp_choice *c, const struct sp_layout *layout, double best_us, bool *pays)
 {
-    enum { SAMPLES = 8, NARROWEST = 32 };
-    double tiles = 0;
+    enum { SAMPLES = 6, WIDTH = 64 };
+    double tiles = 0, fixed_us = 0;
     enum splat_status status = SPLAT_OK;
     for (int64_t m = 0; m < c->set->count; m++)
         for (int p = 0; p < layout->pass_count; p++)
             for (int k = 0; k < layout->passes[p].part_count && status == SPLAT_OK; k++) {
+                const struct sp_layout_pass *pass = &layout->passes[p];
                 double of_part = 0;
-                status = sp_lattice_sample(c->set->acsr[m], &layout->passes[p].columns[k], &layout->passes[p].parts[k],
-                                           NARROWEST, SAMPLES, &of_part);
+                status = sp_lattice_sample(c->set->acsr[m], &pass->rows, &pass->columns[k], &pass->parts[k], WIDTH,
+                                           SAMPLES, &of_part);
                 tiles += of_part * (double)c->set->uses[m];
             }
+    for (int p = 0; p < layout->pass_count; p++)
+        fixed_us += c->table->launch_us;
     *pays = false;
     for (int k = 0; k < c->row_count; k++) {
         const struct sp_tune_row *row = c->rows[k];
-        /* A tile holds row->cols / NARROWEST of the tiles counted, at most. */
-        double each = row->full_ns * c->dim_factor * NARROWEST / row->cols;
-        double us = tiles * (double)c->set->q_len / row->rows * each * 1e-3 / (c->table->sm_count * row->blocks_per_sm);
-        *pays |= us < best_us;
+        /* A wider tile may hold several of those counted. */
+        double each = row->full_ns * c->dim_factor * (row->cols > WIDTH ? (double)WIDTH / row->cols : 1.0);
+        double slots = (double)c->table->sm_count * row->blocks_per_sm;
+        *pays |= tiles * (double)c->set->q_len / row->rows * each * 1e-3 / slots + fixed_us < best_us;
     }
     return status;
 }
@@ -552,8 +558,12 @@ enum splat_status sp_choice_make(const struct sp_mask_set *set, const splat_opti
         sp_choice_free(c);
         return status;
     }
-    for (int k = 0; k < c->shape_count; k++)
-        c->shapes[k].us = predicted_us(c, &c->shapes[k]);
+    for (int k = 0; k < c->shape_count; k++) {
+        struct shape *shape = &c->shapes[k];
+        shape->us = predicted_us(c, shape);
+        for (int p = 0; p < SP_PASSES_MAX; p++)
+            shape->busy_us += shape->work_ns[p] * 1e-3 / (c->table->sm_count * shape->row->blocks_per_sm);
+    }
     drop_long_lists(c);
     qsort(c->shapes, (size_t)c->shape_count, sizeof *c->shapes, faster_first);
     *choice = c;

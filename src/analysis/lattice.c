@@ -341,31 +341,51 @@ static int64_t tiles_of_row(const struct sp_runs *runs, int64_t tile)
     return tiles;
 }
 
-enum splat_status sp_lattice_sample(const splat_acsr *acsr, const struct sp_view *columns, const struct sp_part *part,
-                                    int64_t tile, int64_t samples, double *tiles)
+/* Evaluates a row by itself; its tiles, and the first of them (-1: none). */
+static int64_t sample_row(struct lattice_source *source, int64_t row, int64_t tile, struct sp_runs *runs, int64_t *first,
+                          bool *failed)
+{
+    struct sp_row_eval eval = {.q_len = source->tokens.acsr->q_len,
+                               .kv_len = sp_view_positions(&source->columns),
+                               .row = row,
+                               .step = 1,
+                               .valid = 1};
+    lattice_row(&source->base, &eval, runs);
+    *failed |= eval.failed;
+    *first = runs->count ? runs->runs[0].start.v / tile : -1;
+    return tiles_of_row(runs, tile);
+}
+
+enum splat_status sp_lattice_sample(const splat_acsr *acsr, const struct sp_view *rows, const struct sp_view *columns,
+                                    const struct sp_part *part, int64_t tile, int64_t samples, double *tiles)
 {
     *tiles = HUGE_VAL;
     if (has_bits(acsr) || !sp_view_fits(columns))
         return SPLAT_OK;
-    const struct sp_view rows = sp_view_make(SP_VIEW_LINEAR, 1, 1, acsr->q_len);
-    struct lattice_source *source = new_source(acsr, &rows, columns, part);
+    const struct sp_view linear = sp_view_make(SP_VIEW_LINEAR, 1, 1, acsr->q_len);
+    struct lattice_source *source = new_source(acsr, &linear, columns, part);
     if (!source)
         return SPLAT_NO_MEMORY;
     struct sp_runs runs = {0};
+    const bool together = rows->zones == 1 && columns->zones > 1;
     int64_t sum = 0;
-    bool out_of_memory = false;
-    for (int64_t k = 0; k < samples && !source->unsuited && !out_of_memory; k++) {
-        struct sp_row_eval eval = {.q_len = acsr->q_len,
-                                   .kv_len = sp_view_positions(columns),
-                                   .row = (2 * k + 1) * acsr->q_len / (2 * samples),
-                                   .step = 1,
-                                   .valid = 1};
-        lattice_row(&source->base, &eval, &runs);
-        out_of_memory = eval.failed && !source->unsuited;
-        sum += tiles_of_row(&runs, tile);
+    bool failed = false;
+    for (int64_t k = 0; k < samples && !failed; k++) {
+        int64_t row = (2 * k + 1) * acsr->q_len / (2 * samples), first[3], found[3] = {0};
+        int64_t most = 0, all = 0;
+        for (int n = 0; n < (together ? 3 : 1) && row + 21 * n < acsr->q_len && !failed; n++) {
+            found[n] = sample_row(source, row + 21 * n, tile, &runs, &first[n], &failed);
+            most = found[n] > most ? found[n] : most;
+            bool seen = false;
+            for (int m = 0; m < n; m++)
+                seen |= first[m] == first[n];
+            all = seen ? most : all + found[n];
+        }
+        sum += all > most ? all : most;
     }
-    if (!source->unsuited)
+    if (!failed)
         *tiles = (double)sum / (double)samples;
+    bool out_of_memory = failed && !source->unsuited;
     sp_runs_free(&runs);
     free_source(source);
     return out_of_memory ? sp_no_memory("a row under views", sizeof(struct sp_sym_run)) : SPLAT_OK;

@@ -27,10 +27,10 @@ struct sp_part {
 enum splat_status sp_lattice_acsr(const splat_acsr *acsr, const struct sp_view *rows, const struct sp_view *columns,
                                   const struct sp_part *part, splat_acsr **made);
 
-/* A lower bound of the column tiles of `tile` positions that a row tile touches in the part: the mean over `samples`
- * rows, spread evenly, of the tiles that the row alone touches; HUGE_VAL when a row falls into too many pieces. Quick:
- * for leaving out layouts that cannot pay. */
-enum splat_status sp_lattice_sample(const splat_acsr *acsr, const struct sp_view *columns, const struct sp_part *part,
-                                    int64_t tile, int64_t samples, double *tiles);
+/* An estimate, mostly from below, of the column tiles of `tile` positions that a row tile touches in the part: the mean
+ * over `samples` places, spread evenly, of what one row touches there, or three rows of a tile in token order when they
+ * touch different zones. HUGE_VAL when a row falls into too many pieces. Quick: for leaving out layouts that cannot pay. */
+enum splat_status sp_lattice_sample(const splat_acsr *acsr, const struct sp_view *rows, const struct sp_view *columns,
+                                    const struct sp_part *part, int64_t tile, int64_t samples, double *tiles);
 
 #endif

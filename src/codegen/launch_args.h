@@ -27,6 +27,8 @@ struct sp_launch_args {
     const void *table;      /* int32 */
     const void *bits;       /* uint32 */
     const void *map;        /* int32 distinct mask of each (batch, head), or null */
+    const void *schedule;   /* persistent kernels: int32 begin of each block's items and the end of all, then the items;
+                               or null: items are dealt out in turn */
     int q_len, kv_len;
     int batch, heads, group;    /* group = heads / kv_heads */
     int row_tile_count;         /* of one distinct mask */

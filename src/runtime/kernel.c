@@ -168,7 +168,7 @@ static size_t rounded(size_t bytes)
 }
 
 /* One allocation holds all tables; each starts at a multiple of 256 bytes. */
-static enum splat_status upload_tables(splat_kernel *kernel)
+static enum splat_status upload_tables(splat_kernel *kernel, const int32_t *schedule, int64_t schedule_words)
 {
     const splat_plan *plan = kernel->plan;
     struct sp_launch_args *args = &kernel->args;
@@ -179,6 +179,7 @@ static enum splat_status upload_tables(splat_kernel *kernel)
         {plan->table, (size_t)plan->table_count * sizeof *plan->table, &args->table},
         {plan->bits, (size_t)plan->bits_count * sizeof *plan->bits, &args->bits},
         {plan->map, plan->map ? (size_t)(plan->map_batch * plan->map_heads) * sizeof *plan->map : 0, &args->map},
+        {schedule, (size_t)schedule_words * sizeof *schedule, &args->schedule},
     };
     size_t total = 256;
     for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++)
@@ -380,6 +381,8 @@ static enum splat_status load_gpu(splat_context *context, const splat_mask *mask
     struct sp_source source;
     const struct sp_image *image;
     struct sp_image_origin origin;
+    int32_t *schedule = NULL;
+    int64_t schedule_words = 0;
     enum splat_status status = plan_for_device(context, mask, kernel, device, &source);
     if (status != SPLAT_OK)
         return status;
@@ -389,9 +392,12 @@ static enum splat_status load_gpu(splat_context *context, const splat_mask *mask
         status = load_module(kernel, image, &source, device);
     }
     if (status == SPLAT_OK)
-        status = upload_tables(kernel);
-    if (status == SPLAT_OK)
         status = fill_args(kernel, &source);
+    if (status == SPLAT_OK)
+        status = sp_schedule_make(kernel, &schedule, &schedule_words);
+    if (status == SPLAT_OK)
+        status = upload_tables(kernel, schedule, schedule_words);
+    free(schedule);
     sp_source_free(&source);
     return status;
 }
@@ -413,6 +419,7 @@ void splat_kernel_destroy(splat_kernel *kernel)
     }
     splat_plan_destroy(kernel->plan);
     free(kernel->launch_tiles);
+    free(kernel->schedules);
     free(kernel);
 }
 

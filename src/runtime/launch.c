@@ -144,15 +144,6 @@ static enum splat_status check_outputs(const splat_kernel *kernel, const splat_a
 
 /* ---- Launch ---- */
 
-/* How many (batch, head) pairs are walked together, so that their keys and values stay in L2. */
-static int section_pairs(const splat_kernel *kernel, int group)
-{
-    int64_t bytes = kernel->plan->kv_len * (kernel->options.head_dim + kernel->options.value_dim) * 2;
-    int64_t fit = kernel->l2_bytes * 6 / 10 / bytes;
-    int64_t pairs = (fit < 1 ? 1 : fit) * group;
-    return pairs > 65536 ? 65536 : (int)pairs;
-}
-
 /* What cuTensorMapEncodeTiled fills. */
 struct tensor_map {
     _Alignas(64) unsigned char bytes[128];
@@ -232,17 +223,6 @@ static enum splat_status encode_maps(const splat_kernel *kernel, const splat_att
     return status;
 }
 
-/* Column tiles of work item `item`, as find_work of the kernel numbers items; of the first mask when there is a
- * map. */
-static int64_t item_tiles(const splat_kernel *kernel, const struct sp_pass *pass, const struct sp_launch_args *args,
-                          int64_t item)
-{
-    int64_t pairs = (int64_t)args->batch * args->heads, section = args->section < pairs ? args->section : pairs;
-    int64_t first_pair = item / (args->row_tile_count * section) * section;
-    int64_t width = pairs - first_pair < section ? pairs - first_pair : section;
-    return kernel->plan->row_tiles[pass->first_row_tile + (item - first_pair * args->row_tile_count) / width].tiles;
-}
-
 /* Whether persistent blocks, which take their items by number, come out nearly even. The first block has the
  * longest item. When its share exceeds the mean by more than it costs to start a block for every item, one item a
  * block is better: the chip then hands out blocks as they end. Starting one was seen to cost about 1.5 tiles at
@@ -258,7 +238,9 @@ static int deals_evenly(const splat_kernel *kernel, const struct sp_pass *pass, 
     double share = mean * (double)(rounds - seen);
     for (int64_t round = 0; round < seen; round++) {
         int64_t item = round % 2 ? (round + 1) * grid - 1 : round * grid;
-        share += item < items ? (double)item_tiles(kernel, pass, args, item) : 0;
+        share += item < items ? (double)sp_item_tiles(kernel->plan, pass, (int64_t)args->batch * args->heads,
+                                                      args->section, item)
+                              : 0;
     }
     double fair = mean * (double)items / (double)grid;
     double start = 1.5 + (double)(kernel->options.head_dim - 64) / 32.0;
@@ -296,7 +278,11 @@ static enum splat_status launch(const splat_kernel *kernel, const splat_attentio
         enum splat_status status = encode_maps(kernel, a, pass, maps);
         if (status != SPLAT_OK)
             return status;
-        if (blocks > resident && deals_evenly(kernel, pass, args, blocks, resident))
+        const struct sp_schedule *schedule = &kernel->schedules[pass->launch];
+        int scheduled = schedule->blocks == resident && a->batch == kernel->options.batch &&
+                        a->heads == kernel->options.heads && a->kv_heads == kernel->options.kv_heads;
+        args->schedule = scheduled ? (const int32_t *)kernel->args.schedule + schedule->offset : NULL;
+        if (scheduled || (blocks > resident && deals_evenly(kernel, pass, args, blocks, resident)))
             blocks = resident;
     }
     void *parameters[] = {args, maps};
@@ -335,7 +321,7 @@ static enum splat_status run_gpu(const splat_kernel *kernel, const splat_attenti
     args.o_batch = a->o.batch_stride, args.o_head = a->o.head_stride, args.o_row = a->o.row_stride;
     args.lse_batch = a->lse_batch_stride, args.lse_head = a->lse_head_stride;
     args.batch = (int)a->batch, args.heads = (int)a->heads, args.group = (int)(a->heads / a->kv_heads);
-    args.section = section_pairs(kernel, args.group);
+    args.section = sp_section_pairs(kernel, args.group);
     args.scale = a->scale;
     args.scale_log2 = fminf(a->scale * 1.44269504f, FLT_MAX); /* finite scales stay finite */
     size_t workspace = lse_workspace(kernel, a->batch, a->heads);
