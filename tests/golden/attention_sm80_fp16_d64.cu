@@ -69,6 +69,8 @@ struct sp_launch_args {
     const void *table;      /* int32 */
     const void *bits;       /* uint32 */
     const void *map;        /* int32 distinct mask of each (batch, head), or null */
+    const void *schedule;   /* persistent kernels: int32 begin of each block's items and the end of all, then the items;
+                               or null: items are dealt out in turn */
     int q_len, kv_len;
     int batch, heads, group;    /* group = heads / kv_heads */
     int row_tile_count;         /* of one distinct mask */
@@ -241,6 +243,11 @@ __device__ __forceinline__ float shuffle_xor(float value, int mask)
     return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
+__device__ __forceinline__ unsigned shuffle_xor_u32(unsigned value, int mask)
+{
+    return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
 // The bitwise or over the four lanes that differ in the last two bits of their number; all 32 lanes take part.
 __device__ __forceinline__ unsigned quad_or(unsigned value)
 {
@@ -297,6 +304,14 @@ __device__ __forceinline__ float unpack_f16(unsigned pair, int e)
         : "=f"(x)
         : "r"(e ? pair >> 16 : pair & 0xffffu));
     return x;
+}
+
+// 1 / x to about 1 ulp.
+__device__ __forceinline__ float reciprocal(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 // 2^x to about 2 ulp; 2^-inf = 0, subnormal results are 0, NaN stays NaN.
@@ -633,11 +648,37 @@ __device__ __forceinline__ void pack_weights(const Scores &s, Weights &p)
 
 // ---- Results of several launches ----
 
-// Brings what the launches before left for a query into this one's: o, not yet divided by `sum`, becomes the final
-// output, lse the joint log-sum-exp. `before` is theirs, `old` the query's outputs at this thread's first column. A weight
-// that is 0 must not meet an infinity.
-template <int HALF>
-__device__ __forceinline__ float merge_row(Outputs &o, int b, float sum, float lse, float before, const unsigned *old)
+// What the launches before left of a query's outputs, in this thread's columns: where it is, or its words at hand.
+struct OldInMemory {
+    const char *o; // null: there is no such query
+
+    __device__ __forceinline__ unsigned word(int block) const
+    {
+        return o ? *reinterpret_cast<const unsigned *>(o + 16 * block + 4 * (threadIdx.x % 4)) : 0;
+    }
+};
+
+struct OldAtHand {
+    unsigned words[VALUE_BLOCKS];
+
+    __device__ __forceinline__ unsigned word(int block) const
+    {
+        return words[block];
+    }
+};
+
+// Starts reading them; nothing waits for the loads here.
+__device__ __forceinline__ void fetch(const OldInMemory &from, OldAtHand &to)
+{
+#pragma unroll
+    for (int block = 0; block < VALUE_BLOCKS; ++block)
+        to.words[block] = from.word(block);
+}
+
+// Brings them into this launch's: o, not yet divided by `sum`, becomes the final output; gives the joint log-sum-exp. `before`
+// is theirs. A weight that is 0 must not meet an infinity.
+template <int HALF, class Old>
+__device__ __forceinline__ float merge_row(Outputs &o, int b, float sum, float lse, float before, const Old &old)
 {
     const float top = fmaxf(lse, before), base = top == -infinity() ? 0.0f : top;
     const float mine = exp2_approx((lse - base) * 1.44269504f), theirs = exp2_approx((before - base) * 1.44269504f);
@@ -645,7 +686,7 @@ __device__ __forceinline__ float merge_row(Outputs &o, int b, float sum, float l
     const float own = sum == 0.0f ? 0.0f : mine * scale / sum, other = theirs * scale;
 #pragma unroll
     for (int block = 0; block < VALUE_BLOCKS; ++block) {
-        const unsigned pair = other == 0.0f ? 0u : old[4 * block];
+        const unsigned pair = old.word(block);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
             float &x = o[b][block][2 * HALF + e];
@@ -1069,12 +1110,12 @@ __device__ __forceinline__ void store_results(unsigned q_warp, int warp_row, con
             if constexpr (MERGE)
                 if (args.merge) {
                     const bool present = query < args.q_len;
-                    const char *old = o_head + (present ? query : 0) * (2 * args.o_row) + 4 * t;
+                    const OldInMemory old = {present ? o_head + query * (2 * args.o_row) : nullptr};
                     const float before = present ? lse_head[query] : -infinity();
                     if (half)
-                        lse = merge_row<1>(o, b, sum, lse, before, reinterpret_cast<const unsigned *>(old));
+                        lse = merge_row<1>(o, b, sum, lse, before, old);
                     else
-                        lse = merge_row<0>(o, b, sum, lse, before, reinterpret_cast<const unsigned *>(old));
+                        lse = merge_row<0>(o, b, sum, lse, before, old);
                     inverse = 1.0f;
                     warp_barrier(); // lanes of a row have read its lse
                 }
