@@ -349,8 +349,9 @@ static void describe(const struct sp_choice *c, const struct shape *shape, const
     out->full_tiles = shape->full;
     out->partial_tiles = shape->partial;
     out->launches = layout->pass_count;
-    snprintf(out->summary, sizeof out->summary, "%s kernel, %s, %dx%d: %lld full + %lld partial tiles, %.1f us",
-             family_name(row), layout->name, row->rows, row->cols, (long long)shape->full, (long long)shape->partial,
+    snprintf(out->summary, sizeof out->summary,
+             "%s kernel, %s (layout %d), %dx%d: %lld full + %lld partial tiles, %.1f us", family_name(row),
+             layout->name, shape->layout + 1, row->rows, row->cols, (long long)shape->full, (long long)shape->partial,
              shape->us);
     double slower = shape->us / best->us, area = tile_area(best) > 0 ? tile_area(shape) / tile_area(best) : 1.0;
     double longest = 0;

@@ -81,7 +81,7 @@ struct sp_pass {
 };
 
 struct sp_candidate {
-    char summary[96];
+    char summary[176];
     char reason[160];
     double predicted_us;
     int64_t full_tiles, partial_tiles;

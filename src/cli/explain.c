@@ -42,14 +42,28 @@ static void print_wrapped(const char *text)
     putchar('\n');
 }
 
+static void print_view(const struct sp_view *view)
+{
+    printf("%s", sp_view_name((enum sp_view_kind)view->kind));
+    if (view->kind == SP_VIEW_RESIDUE)
+        printf(" (one of every %d)", view->n0);
+    else if (view->kind == SP_VIEW_COMB)
+        printf(" (%d of every %d)", view->c, view->n0);
+    else if (view->kind == SP_VIEW_GRID)
+        printf(" (patches %d wide of rows of %d)", view->c, view->n0);
+}
+
 static void print_passes(const splat_plan *plan)
 {
     for (int64_t p = 0; p < plan->pass_count; p++) {
         const struct sp_pass *pass = &plan->passes[p];
-        printf("pass %-7lld rows %s, columns", (long long)p, sp_view_name((enum sp_view_kind)pass->row_view.kind));
-        for (int32_t v = 0; v < pass->column_view_count; v++)
-            printf("%s %s", v ? " +" : "",
-                   sp_view_name((enum sp_view_kind)plan->views[pass->column_view + v].kind));
+        printf("pass %-7lld rows ", (long long)p);
+        print_view(&pass->row_view);
+        printf(", columns ");
+        for (int32_t v = 0; v < pass->column_view_count; v++) {
+            printf("%s", v ? " + " : "");
+            print_view(&plan->views[pass->column_view + v]);
+        }
         printf(", %d row tiles%s\n", pass->row_tile_count, pass->merge ? ", merged into the passes before" : "");
     }
 }

@@ -182,7 +182,7 @@ static void say_stride(const struct sp_findings *f, struct text *t)
         say(t, " so a tile of %lld consecutive columns is seldom empty and mostly masked out;", (long long)cols);
     else
         say(t, " and a tile of %lld consecutive columns that holds some is mostly masked out;", (long long)cols);
-    say(t, " tiles that step along that stride (lattice views) would skip the rest and are not there yet.");
+    say(t, " tiles that step along that stride would take longer here, or do not suit the rest of the mask.");
 }
 
 static void say_waste(const struct sp_findings *f, struct text *t)
