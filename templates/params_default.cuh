@@ -16,4 +16,4 @@ constexpr bool MASK_MAP = false;         // (batch, head) -> distinct mask is lo
 constexpr bool LATTICE = false;          // tiles may walk the sequence in other orders
 constexpr bool MERGE = false;            // launches may merge into the results of earlier ones
 constexpr unsigned PREDICATE_MASK = 0x4; // bit k: predicate kind k occurs (here: upper)
-constexpr int SHARED_BYTES = 69696;      // dynamic shared memory a block
+constexpr int SHARED_BYTES = 69680;      // dynamic shared memory a block
