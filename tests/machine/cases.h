@@ -18,11 +18,13 @@ enum Trait : unsigned {
     BAD_KEYS = 4,      // NaN in k, likewise
     NO_LSE = 8,        // lse is not wanted
     LARGE_SCORES = 16, // q is large: the softmax is close to a maximum
-    GAPS = 32          // rows of the tensors are further apart than they need be
+    GAPS = 32,         // rows of the tensors are further apart than they need be
+    ONE_BAD_VALUE = 64 // NaN or inf at one place of v
 };
 
 struct Case {
     const char *name;
+    enum splat_arch arch;
     // One mask, or one for each head, or for each (batch, head), separated by ';'. A pattern expression, or "random
     // P": each pair with a probability of P percent, some rows with nothing.
     const char *masks;
@@ -33,6 +35,7 @@ struct Case {
     int batch, heads, kv_heads;
     Layout layout;
     unsigned traits;
+    int views = 1; // as splat_options.layout: 1 is token order
 };
 
 const std::vector<Case> &all_cases();

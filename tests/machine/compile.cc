@@ -20,7 +20,7 @@ namespace machine
 {
 
 static const char flags[] =
-    "-std=c++17 -O1 -g1 -w -fPIC -fsanitize=thread -ftrivial-auto-var-init=pattern "
+    "-std=c++17 -g1 -w -fPIC -fsanitize=thread -ftrivial-auto-var-init=pattern "
     "-fsanitize=alignment,bounds,shift,signed-integer-overflow -fsanitize-undefined-trap-on-error "
     "-fno-exceptions";
 
@@ -43,22 +43,23 @@ static bool run_command(const std::string &command, std::string *words)
     return pipe && pclose(pipe) == 0;
 }
 
-static std::string object_name(const std::string &whole)
+static std::string object_name(const std::string &whole, const char *level)
 {
-    std::string key = std::string(MACHINE_CXX) + flags + whole;
-    for (const char *header : {"ptx_sm80.h", "ptx_after.h", "machine.h", "numbers.h"})
+    std::string key = std::string(MACHINE_CXX) + flags + level + whole;
+    for (const char *header : {"ptx_sm80.h", "ptx_sm90.h", "ptx_after.h", "machine.h", "numbers.h"})
         key += read_file(std::string(MACHINE_SOURCE "/") + header);
     char hex[33];
     sp_hash_hex(sp_hash_bytes(key.data(), key.size()), hex);
     return hex;
 }
 
-std::string compile_kernel(const std::string &text, const std::string &entry, std::string *words)
+std::string compile_kernel(const std::string &text, const std::string &entry, const char *level, std::string *words)
 {
-    const std::string whole = "#include \"ptx_sm80.h\"\n#line 1 \"kernel.cu\"\n" + text +
-                              "\n#define MACHINE_ENTRY " + entry + "\n#include \"ptx_after.h\"\n";
+    const std::string whole = "#include \"ptx_sm80.h\"\n#include \"ptx_sm90.h\"\n#line 1 \"kernel.cu\"\n" +
+                              translate_asm(text) + "\n#define MACHINE_ENTRY " + entry +
+                              "\n#include \"ptx_after.h\"\n";
     mkdir(MACHINE_OBJECTS, 0777);
-    const std::string base = std::string(MACHINE_OBJECTS "/") + object_name(whole), object = base + ".so";
+    const std::string base = std::string(MACHINE_OBJECTS "/") + object_name(whole, level), object = base + ".so";
     if (access(object.c_str(), R_OK) == 0)
         return object;
     // One of those who want it compiles; the others wait for it.
@@ -71,8 +72,8 @@ std::string compile_kernel(const std::string &text, const std::string &entry, st
     if (!made) {
         std::ofstream(base + ".cc") << whole;
         const std::string quoted = "'" + base;
-        made = run_command(std::string(MACHINE_CXX) + " " + flags + " -I '" MACHINE_SOURCE "' -c " + quoted +
-                               ".cc' -o " + quoted + ".o'",
+        made = run_command(std::string(MACHINE_CXX) + " " + flags + " " + level + " -I '" MACHINE_SOURCE "' -c " +
+                               quoted + ".cc' -o " + quoted + ".o'",
                            words) &&
                run_command(std::string(MACHINE_CXX) + " -shared " + quoted + ".o' -o " + quoted + ".tmp'", words) &&
                rename((base + ".tmp").c_str(), object.c_str()) == 0;

@@ -29,9 +29,19 @@ Index block_index()
     return {block.index};
 }
 
+unsigned grid_size()
+{
+    return block.grid;
+}
+
+unsigned shared_base()
+{
+    return block.shared_begin;
+}
+
 // ---- What a thread does at a meeting point ----
 
-static void wait_in(State state)
+void wait_in(State state)
 {
     self().state = state;
     fiber_leave(self().fiber);
@@ -92,6 +102,54 @@ __attribute__((noinline)) void multiply(float (&d)[4], const unsigned (&a)[4], u
     std::copy(mine.sum, mine.sum + 4, d);
 }
 
+__attribute__((noinline)) bool vote_any(bool flag, int line)
+{
+    Operands &mine = collective(Collective::VOTE, 0, line, __builtin_return_address(0));
+    mine.in[0] = flag;
+    wait_in(State::AT_WARP);
+    return mine.out[0] != 0;
+}
+
+__attribute__((noinline)) int broadcast(int value, int line)
+{
+    Operands &mine = collective(Collective::BROADCAST, 0, line, __builtin_return_address(0));
+    mine.in[0] = static_cast<unsigned>(value);
+    wait_in(State::AT_WARP);
+    return static_cast<int>(mine.out[0]);
+}
+
+__attribute__((noinline)) bool elect(int line)
+{
+    Operands &mine = collective(Collective::ELECT, 0, line, __builtin_return_address(0));
+    wait_in(State::AT_WARP);
+    return mine.out[0] != 0;
+}
+
+__attribute__((noinline)) void product_fence(int line)
+{
+    collective(Collective::PRODUCT_FENCE, 0, line, __builtin_return_address(0));
+    wait_in(State::AT_WARP);
+}
+
+__attribute__((noinline)) void product_commit(int line)
+{
+    collective(Collective::PRODUCT_COMMIT, 0, line, __builtin_return_address(0));
+    wait_in(State::AT_WARP);
+}
+
+__attribute__((noinline)) void product_wait(int pending, int line)
+{
+    collective(Collective::PRODUCT_WAIT, pending, line, __builtin_return_address(0));
+    wait_in(State::AT_WARP);
+}
+
+__attribute__((noinline)) void set_registers(int count, bool more, int line)
+{
+    Operands &mine = collective(Collective::REGISTERS, count, line, __builtin_return_address(0));
+    mine.in[0] = more;
+    wait_in(State::AT_WARP);
+}
+
 // ---- What a warp does there ----
 
 static void do_load(int first, Thread *lanes)
@@ -109,7 +167,8 @@ static void do_load(int first, Thread *lanes)
             for (int e = 0; e < 2; ++e) {
                 const int row = transposed ? l % 4 * 2 + e : l / 4, column = transposed ? l / 4 : l % 4 * 2 + e;
                 uint16_t element;
-                memcpy(&element, &block.shared[lanes[8 * m + row].operands.in[0] - SHARED_BASE + 2 * column], 2);
+                memcpy(&element, &block.shared[lanes[8 * m + row].operands.in[0] - block.shared_begin + 2 * column],
+                       2);
                 pair |= static_cast<unsigned>(element) << (16 * e);
             }
             lanes[l].operands.out[m] = pair;
@@ -177,12 +236,43 @@ static void do_collective(int warp)
         do_multiply(lanes);
         break;
     case Collective::SHUFFLE:
+        synchronise_reads(32 * warp, 32);
         for (int l = 0; l < 32; ++l)
             lanes[l].operands.out[0] = lanes[(l ^ lead.number) & 31].operands.in[0];
+        break;
+    case Collective::BROADCAST:
+        synchronise_reads(32 * warp, 32);
+        for (int l = 0; l < 32; ++l)
+            lanes[l].operands.out[0] = lead.in[0];
+        break;
+    case Collective::VOTE: {
+        synchronise_reads(32 * warp, 32);
+        unsigned any = 0;
+        for (int l = 0; l < 32; ++l)
+            any |= lanes[l].operands.in[0];
+        for (int l = 0; l < 32; ++l)
+            lanes[l].operands.out[0] = any;
+        break;
+    }
+    case Collective::ELECT:
+        for (unsigned l = 0; l < 32; ++l)
+            lanes[l].operands.out[0] = l == block.elected;
         break;
     case Collective::WARP_BARRIER:
         synchronise(32 * warp, 32);
         break;
+    case Collective::PRODUCT_FENCE:
+        do_product_fence(warp);
+        break;
+    case Collective::PRODUCT_COMMIT:
+        do_product_commit(warp);
+        break;
+    case Collective::PRODUCT_WAIT:
+        do_product_wait(warp);
+        break;
+    case Collective::REGISTERS:
+        change_registers(warp); // decides on when the lanes go on
+        return;
     case Collective::NONE:
         break;
     }
@@ -210,9 +300,10 @@ static void do_block_barrier()
 
 static void thread_body()
 {
-    launch->kernel(launch->args);
+    launch->kernel(launch->parameters);
     if (!self().copies.empty())
         fault(self().copies[0].place, "the thread ends with %zu copies under way", self().copies.size());
+    check_products_over(block.current);
     wait_in(State::ENDED);
 }
 
@@ -240,36 +331,79 @@ static void run_warp(int warp)
     }
     if (count_in(State::AT_WARP, 32 * warp, 32) == 32)
         do_collective(warp);
+    const int group = warp / 4;
+    if (block.thread_count >= 128 * (group + 1) && count_in(State::AT_GROUP, 128 * group, 128) == 128) {
+        meet_for_product(group);
+        for (int t = 128 * group; t < 128 * (group + 1); ++t)
+            block.threads[t].state = State::READY;
+    }
 }
 
-// A seed's manner: how often the scheduler stays with a warp, and how often copies land before they must.
+// A seed's manner: how often the scheduler stays with a warp, and how often copies land, and products are done,
+// before they must.
 struct Manner {
     unsigned stay, land; // of 16
 };
 
+// Some warp that can run; that it ran last, if the manner is so.
+static int choose_warp(const Manner &manner, int last)
+{
+    static std::vector<int> runnable;
+    runnable.clear();
+    for (int w = 0; w < block.thread_count / 32; ++w)
+        if (count_in(State::READY, 32 * w, 32) > 0)
+            runnable.push_back(w);
+    if (runnable.empty())
+        return -1;
+    if (std::find(runnable.begin(), runnable.end(), last) != runnable.end() && block.random() % 16 < manner.stay)
+        return last;
+    return runnable[block.random() % runnable.size()];
+}
+
 static void run_block(const Manner &manner)
 {
-    const int warps = block.thread_count / 32;
-    int warp = static_cast<int>(block.random() % static_cast<unsigned>(warps));
+    int warp = static_cast<int>(block.random() % static_cast<unsigned>(block.thread_count / 32));
     for (;;) {
-        if (block.random() % 16 < manner.land)
+        if (block.random() % 16 < manner.land) {
             land_some();
-        std::vector<int> runnable;
-        for (int w = 0; w < warps; ++w)
-            if (count_in(State::READY, 32 * w, 32) > 0)
-                runnable.push_back(w);
-        if (runnable.empty()) {
-            if (count_in(State::ENDED, 0, block.thread_count) == block.thread_count)
-                return;
-            if (count_in(State::AT_BLOCK, 0, block.thread_count) != block.thread_count)
-                report_deadlock("a deadlock: no thread can go on");
-            do_block_barrier();
+            land_bulk_copy();
+            run_some_product();
+        }
+        grant_registers();
+        const int chosen = choose_warp(manner, warp);
+        if (chosen >= 0) {
+            warp = chosen;
+            run_warp(warp);
             continue;
         }
-        const bool can_stay = std::find(runnable.begin(), runnable.end(), warp) != runnable.end();
-        if (!can_stay || block.random() % 16 >= manner.stay)
-            warp = runnable[block.random() % runnable.size()];
-        run_warp(warp);
+        if (land_bulk_copy())
+            continue;
+        if (count_in(State::ENDED, 0, block.thread_count) == block.thread_count)
+            return;
+        if (count_in(State::AT_BLOCK, 0, block.thread_count) != block.thread_count)
+            report_deadlock("a deadlock: no thread can go on");
+        do_block_barrier();
+    }
+}
+
+static void reset_block(const Launch &given, unsigned index)
+{
+    block.index = index;
+    block.grid = given.blocks;
+    block.current = -1;
+    block.shared_begin = 1024 + 16 * static_cast<unsigned>(block.random() % 64);
+    block.elected = static_cast<unsigned>(block.random() % 32);
+    reset_memory(given.shared_bytes);
+    reset_bulk_copies();
+    reset_barriers(given.blocks_per_sm);
+    reset_products();
+    for (Thread &thread : block.threads) {
+        fiber_prepare(thread.fiber, thread_body);
+        thread.state = State::READY;
+        thread.copies.clear();
+        thread.group = 0;
+        thread.flag = false;
+        thread.fence = 0;
     }
 }
 
@@ -280,22 +414,15 @@ void run(const Launch &given)
     block.thread_count = given.threads;
     block.threads.resize(static_cast<size_t>(given.threads));
     static const unsigned stay[] = {0, 8, 16}, landing[] = {16, 4, 0};
-    const Manner manner = {stay[given.seed % 3], landing[given.seed / 3 % 3]};
+    const Manner manner = {stay[given.seed % 3], landing[(given.seed + given.seed / 3) % 3]};
+    begin_launch();
     std::vector<unsigned> order(given.blocks);
     std::iota(order.begin(), order.end(), 0u);
     std::shuffle(order.begin(), order.end(), block.random);
     for (unsigned index : order) {
-        block.index = index;
-        block.current = -1;
-        reset_memory(given.shared_bytes);
-        for (Thread &thread : block.threads) {
-            fiber_prepare(thread.fiber, thread_body);
-            thread.state = State::READY;
-            thread.copies.clear();
-            thread.group = 0;
-            thread.flag = false;
-        }
+        reset_block(given, index);
         run_block(manner);
+        end_block();
     }
 }
 

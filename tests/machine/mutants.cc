@@ -1,4 +1,5 @@
-// The list. Each is a slip that an author of a kernel may make: one expression, one statement.
+// The list, for the portable kernel. Each is a slip that an author of a kernel may make: one expression, one
+// statement.
 #include "mutants.h"
 
 namespace machine
@@ -10,7 +11,7 @@ static const char LOOP[] = "do {\n            //";
 static const char SECOND_HALF[] = "multiply_scores(q_lane, k_lane, s);\n\n";
 static const char STORE[] = "void store_results(";
 
-const std::vector<Mutant> &all_mutants()
+const std::vector<Mutant> &portable_mutants()
 {
     static const std::vector<Mutant> mutants = {
         // -- waits, barriers, copies
@@ -30,7 +31,7 @@ const std::vector<Mutant> &all_mutants()
          "a race"},
         {"no barrier after bad values were cleared", "causal-128", "clear_own_nonfinite(v_tile);\n",
          "block_barrier();", "", "a race"},
-        {"no warp barrier before o is stored", "window", STORE, "warp_barrier();", "", "a race"},
+        {"no warp barrier before o is stored", "window", STORE, "warp_barrier();\n#pragma unroll 4", "", "a race"},
         {"a warp ends too early", "window", KERNEL, "Outputs o = {};", "if (warp == 1) return; Outputs o = {};",
          "a deadlock"},
         {"a lane ends too early", "window", KERNEL, "Outputs o = {};", "if (lane == 9) return; Outputs o = {};",
@@ -83,10 +84,9 @@ const std::vector<Mutant> &all_mutants()
          "chunk <= FILLED ?", "past q"},
         {"absent rows have addresses of their own", "window", "void copy_rows(", "present ? source : anywhere",
          "source", "past q"},
-        {"o is stored one row too far", "window", STORE, "if (first_row + row < args.q_len)\n            *",
-         "if (first_row + row <= args.q_len)\n            *", "past o"},
-        {"lse is stored beyond the end", "window", STORE, "t == 0 && first_row + row < args.q_len", "t == 0",
-         "past lse"},
+        {"o is stored one row too far", "window", STORE, "if (query < args.q_len)\n            *",
+         "if (query <= args.q_len)\n            *", "past o"},
+        {"lse is stored beyond the end", "window", STORE, "t == 0 && query < args.q_len", "t == 0", "past lse"},
         {"lse is stored by every lane", "window", STORE, "lse_head && t == 0 &&", "lse_head &&", "a second time"},
         {"lse is stored when not wanted", "documents", STORE, "lse_head && t == 0", "t == 0"},
         // -- predicates
@@ -106,9 +106,10 @@ const std::vector<Mutant> &all_mutants()
         {"period without its upper bound", "dilated", "void mask_periodic(", "|| 8 * block >= hi", ""},
         {"period: second column never begins anew", "comb", "const int after =", "at + 1 == stride ? 0 : at + 1",
          "at + 1"},
-        {"short period: odd columns never begin anew", "stride-4", "const unsigned odd =",
-         "at + 1 == stride ? 0 : at + 1", "at + 1"},
-        {"short period: even columns all stay", "stride-4", "const unsigned even =", "at < width ? span : 0", "span"},
+        {"short period: odd columns never begin anew", "stride-4",
+         "const unsigned odd =", "at + 1 == stride ? 0 : at + 1", "at + 1"},
+        {"short period: even columns all stay", "stride-4", "const unsigned even =", "at < width ? span : 0",
+         "span"},
         {"period: second column taken for the first", "periodic", "void mask_periodic(", "after >= width",
          "at >= width"},
         {"period ends one late", "periodic", "void mask_periodic(", "at -= at >= stride", "at -= at > stride"},
@@ -139,10 +140,23 @@ const std::vector<Mutant> &all_mutants()
         {"bad values go to every row", "causal-128", "void add_nonfinite(", "weighty[r][w] >> key & 1", "true"},
         {"masked by a sum", "anticausal", "void mask_lower(", "score(s, r, block, e) = -infinity()",
          "score(s, r, block, e) += -infinity()"},
+        // -- views, and launches that merge
+        {"tokens of a grid row taken for the next", "grid-view", "int token_of(", "row >> view.c_log2", "row"},
+        {"zones one token wide", "grid-view", "Place place_of(", "zone << view.c_log2", "zone"},
+        {"tiles begin with their zone", "residue", "Place place_of(", "(position - zone * view.pitch)",
+         "(0 * zone)"},
+        {"columns under the view of the rows", "comb-view", "", "args.column_views[LATTICE ? cursor.view : 0]",
+         "args.row_view"},
+        {"a later launch does not merge", "launches", STORE, "if (args.merge) {", "if (false) {"},
+        {"results of two launches change places", "launches", "float merge_row(", "x * own", "x * other"},
+        {"merged results are divided again", "launches", STORE, "inverse = 1.0f;", ""},
+        {"lse is stored while lanes read it", "launches", STORE, "warp_barrier(); // lanes", "//", "a race"},
+        {"lse of one launch", "launches", "float merge_row(", "base + log2_approx(total) * 0.693147181f", "lse"},
         // -- work
         {"heads of a group spread", "causal-128", KERNEL, "head / args.group", "head % args.group"},
         {"v at the heads of k", "eight-warps", KERNEL, "kv_head * args.v_head", "kv_head * args.k_head"},
-        {"a short section taken for a whole one", "sinks", "Work find_work(", "within % width", "within % section"},
+        {"a short section taken for a whole one", "empty-head", "Work find_work(", "within % width",
+         "within % section"},
         {"one mask for all heads", "empty-head", "Work find_work(",
          "args.map_heads == 1 ? 0 : work.pair % args.heads", "0"},
         {"tiles skipped", "causal-128", "bool next_tile(", "cursor.column += TILE_COLS",

@@ -15,6 +15,7 @@ struct Mutant {
     const char *by = ""; // what the report must hold: the finder that is meant to find it
 };
 
-const std::vector<Mutant> &all_mutants();
+const std::vector<Mutant> &portable_mutants();
+const std::vector<Mutant> &hopper_mutants();
 
 } // namespace machine

@@ -8,10 +8,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <sstream>
 
 #include "compile.h"
+#include "driver.h"
 #include "machine.h"
 #include "numbers.h"
 
@@ -83,8 +85,9 @@ Problem::Problem(const Case &given) : case_(given)
         need(splat_mask_map(masks.data(), count / given.heads, given.heads, &whole), given);
     splat_options options;
     splat_options_init(&options);
+    options.device = SPLAT_DEVICE_GPU;
     options.dtype = given.dtype;
-    options.arch = SPLAT_ARCH_SM80;
+    options.arch = given.arch;
     options.head_dim = given.head_dim;
     options.value_dim = given.value_dim;
     options.batch = given.batch;
@@ -92,8 +95,10 @@ Problem::Problem(const Case &given) : case_(given)
     options.kv_heads = given.kv_heads;
     options.tile_rows = given.tile_rows;
     options.tile_cols = given.tile_cols;
+    options.layout = given.views;
     need(splat_plan_create(whole, &options, &plan_), given);
-    need(sp_spec_make(plan_, &options, SPLAT_ARCH_SM80, &spec_), given);
+    need(sp_options_resolve(&options, &options_), given);
+    need(sp_spec_make(plan_, &options_, given.arch, &spec_), given);
     need(sp_source_make(&spec_, &source_), given);
     if (count > 1)
         splat_mask_destroy(whole);
@@ -199,45 +204,74 @@ void Problem::fill(Tensors &tensors, uint64_t seed) const
                 if (case_.traits & BAD_KEYS && random() % 64 == 0)
                     tensors.k.set(b, h, j, static_cast<int>(random() % static_cast<unsigned>(case_.head_dim)), NAN);
             }
+    if (case_.traits & ONE_BAD_VALUE)
+        tensors.v.set(static_cast<int>(random() % static_cast<unsigned>(case_.batch)),
+                      static_cast<int>(random() % static_cast<unsigned>(case_.kv_heads)),
+                      static_cast<int>(random() % static_cast<unsigned>(case_.kv_len)),
+                      static_cast<int>(random() % static_cast<unsigned>(case_.value_dim)), bad[random() % 3]);
     for (uint16_t &x : tensors.o.data)
         x = UNTOUCHED;
 }
 
 // ---- A run ----
 
-sp_launch_args Problem::arguments(Tensors &tensors, uint64_t seed) const
+static splat_tensor tensor_of(Tensor &t)
 {
-    sp_launch_args args;
-    memset(&args, 0, sizeof args);
-    args.q = tensors.q.data.data();
-    args.k = tensors.k.data.data();
-    args.v = tensors.v.data.data();
-    args.o = tensors.o.data.data();
-    args.lse = case_.traits & NO_LSE ? nullptr : tensors.lse.data();
-    args.q_batch = tensors.q.batch, args.q_head = tensors.q.head, args.q_row = tensors.q.row;
-    args.k_batch = tensors.k.batch, args.k_head = tensors.k.head, args.k_row = tensors.k.row;
-    args.v_batch = tensors.v.batch, args.v_head = tensors.v.head, args.v_row = tensors.v.row;
-    args.o_batch = tensors.o.batch, args.o_head = tensors.o.head, args.o_row = tensors.o.row;
-    args.lse_batch = static_cast<sp_i64>(case_.heads) * case_.q_len;
-    args.lse_head = case_.q_len;
-    args.row_tiles = plan_->row_tiles;
-    args.segments = plan_->segments;
-    args.predicates = plan_->predicates;
-    args.table = plan_->table;
-    args.bits = plan_->bits;
-    args.map = plan_->map;
-    args.q_len = case_.q_len;
-    args.kv_len = case_.kv_len;
-    args.batch = case_.batch;
-    args.heads = case_.heads;
-    args.group = case_.heads / case_.kv_heads;
-    args.row_tile_count = plan_->passes[0].row_tile_count;
-    args.section = 1 + static_cast<int>(seed % static_cast<unsigned>(case_.batch * case_.heads + 1));
-    args.map_batch = plan_->map ? static_cast<int>(plan_->map_batch) : 1;
-    args.map_heads = plan_->map ? static_cast<int>(plan_->map_heads) : 1;
-    args.scale = 1.0f / std::sqrt(static_cast<float>(case_.head_dim));
-    args.scale_log2 = args.scale * 1.44269504f;
-    return args;
+    splat_tensor made = {};
+    made.data = t.data.data();
+    made.row_stride = t.row, made.head_stride = t.head, made.batch_stride = t.batch;
+    return made;
+}
+
+// The kernel as splat_compile makes it, but for the module and the memory of the device.
+void Problem::make_kernel(splat_kernel *kernel, Running *running, std::vector<int64_t> *launch_tiles) const
+{
+    const splat_plan &p = *plan_;
+    *kernel = {};
+    kernel->refs = 1;
+    kernel->options = options_;
+    kernel->device = SPLAT_DEVICE_GPU;
+    kernel->plan = plan_;
+    kernel->driver = modelled_driver();
+    kernel->function = function_of(running);
+    kernel->args.row_tiles = p.row_tiles;
+    kernel->args.segments = p.segments;
+    kernel->args.predicates = p.predicates;
+    kernel->args.table = p.table;
+    kernel->args.bits = p.bits;
+    kernel->args.map = p.map;
+    kernel->args.q_len = case_.q_len;
+    kernel->args.kv_len = case_.kv_len;
+    kernel->args.map_batch = p.map ? static_cast<int>(p.map_batch) : 1;
+    kernel->args.map_heads = p.map ? static_cast<int>(p.map_heads) : 1;
+    kernel->block_threads = source_.threads;
+    kernel->shared_bytes = source_.shared_bytes;
+    kernel->persistent = source_.persistent;
+    kernel->lattice = source_.lattice;
+    kernel->blocks_per_sm = source_.blocks_per_sm;
+    launch_tiles->assign(static_cast<size_t>(p.launch_count), 0);
+    kernel->launch_tiles = launch_tiles->data();
+    for (int64_t pass = 0; pass < p.pass_count; ++pass)
+        for (int32_t k = 0; k < p.passes[pass].row_tile_count; ++k)
+            (*launch_tiles)[static_cast<size_t>(p.passes[pass].launch)] +=
+                p.row_tiles[p.passes[pass].first_row_tile + k].tiles;
+    // Sections of any number of heads (section_pairs of launch.c), and grids of a few blocks.
+    const auto pairs = static_cast<uint64_t>(case_.batch) * static_cast<uint64_t>(case_.kv_heads);
+    const int64_t pair_bytes = 2 * p.kv_len * (case_.head_dim + case_.value_dim);
+    kernel->l2_bytes = pair_bytes * static_cast<int64_t>(1 + (running->seed + 1) % pairs) * 17 / 10;
+    kernel->multiprocessors = 2 + static_cast<int>(running->seed % 3);
+}
+
+static void add_inputs(const splat_plan &p)
+{
+    add_buffer("row_tiles", p.row_tiles, sizeof *p.row_tiles * static_cast<size_t>(p.row_tile_count), Access::READ);
+    add_buffer("segments", p.segments, sizeof *p.segments * static_cast<size_t>(p.segment_count), Access::READ);
+    add_buffer("predicates", p.predicates, sizeof *p.predicates * static_cast<size_t>(p.predicate_count),
+               Access::READ);
+    add_buffer("table", p.table, sizeof *p.table * static_cast<size_t>(p.table_count), Access::READ);
+    add_buffer("bits", p.bits, sizeof *p.bits * static_cast<size_t>(p.bits_count), Access::READ);
+    if (p.map)
+        add_buffer("map", p.map, sizeof *p.map * static_cast<size_t>(p.map_batch * p.map_heads), Access::READ);
 }
 
 std::string Problem::run(const std::string &object, uint64_t seed) const
@@ -249,31 +283,62 @@ std::string Problem::run(const std::string &object, uint64_t seed) const
         make_tensor(case_, case_.heads, case_.q_len, case_.value_dim),
         std::vector<float>(static_cast<size_t>(case_.batch) * case_.heads * case_.q_len + GUARD, UNTOUCHED_LSE)};
     fill(tensors, seed);
-    const sp_launch_args args = arguments(tensors, seed);
+    splat_attention_args args;
+    splat_attention_args_init(&args);
+    args.q = tensor_of(tensors.q), args.k = tensor_of(tensors.k), args.v = tensor_of(tensors.v);
+    args.o = tensor_of(tensors.o);
+    args.lse = case_.traits & NO_LSE ? nullptr : tensors.lse.data();
+    args.lse_batch_stride = static_cast<int64_t>(case_.heads) * case_.q_len;
+    args.lse_head_stride = case_.q_len;
+    args.batch = case_.batch, args.heads = case_.heads, args.kv_heads = case_.kv_heads;
+    args.q_len = case_.q_len, args.kv_len = case_.kv_len;
+
+    // A kernel whose blocks take items in turn must do with any number of them. With a schedule their number is
+    // given.
+    Running running = {load_kernel(object), spec_.blocks_per_sm, seed, Grid::GIVEN};
+    if (source_.persistent)
+        running.grid = seed % 3 == 0 ? Grid::GIVEN : seed % 3 == 1 ? Grid::FEW : Grid::ONE;
+    splat_kernel kernel;
+    std::vector<int64_t> launch_tiles;
+    make_kernel(&kernel, &running, &launch_tiles);
+    std::vector<sp_schedule> schedules(static_cast<size_t>(plan_->launch_count));
+    int32_t *words = nullptr;
+    int64_t word_count = 0;
+    if (seed % 2 == 0 && running.grid == Grid::GIVEN) {
+        need(sp_schedule_make(&kernel, &words, &word_count), case_);
+        std::copy(kernel.schedules, kernel.schedules + schedules.size(), schedules.begin());
+        free(kernel.schedules);
+    }
+    kernel.schedules = schedules.data();
+    kernel.args.schedule = words;
+    const std::unique_ptr<int32_t, void (*)(void *)> owner(words, free);
+    size_t workspace_bytes = 0;
+    need(splat_workspace_bytes(&kernel, case_.batch, case_.heads, &workspace_bytes), case_);
+    std::vector<uint8_t> workspace(workspace_bytes + 256, 0xff);
+    args.workspace = reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(workspace.data()) + 255) &
+                                              ~static_cast<uintptr_t>(255));
+    args.workspace_bytes = workspace_bytes;
+
+    bool merges = false;
+    for (int64_t pass = 0; pass < plan_->pass_count; ++pass)
+        merges |= plan_->passes[pass].merge != 0;
+    const bool hopper = spec_.family == SP_FAMILY_HOPPER; // may do an item again
+    const Access results = merges ? Access::UPDATE : hopper ? Access::WRITE : Access::WRITE_ONCE;
     forget_buffers();
-    add_buffer("the arguments", &args, sizeof args, Access::READ);
-    const Tensor *inputs[] = {&tensors.q, &tensors.k, &tensors.v};
-    for (int t = 0; t < 3; ++t)
-        add_buffer(t == 0   ? "q"
-                   : t == 1 ? "k"
-                            : "v",
-                   inputs[t]->data.data(), inputs[t]->extent(case_.batch), Access::READ);
-    add_buffer("o", tensors.o.data.data(), tensors.o.extent(case_.batch), Access::WRITE_ONCE);
+    add_buffer("q", tensors.q.data.data(), tensors.q.extent(case_.batch), Access::READ);
+    add_buffer("k", tensors.k.data.data(), tensors.k.extent(case_.batch), Access::READ);
+    add_buffer("v", tensors.v.data.data(), tensors.v.extent(case_.batch), Access::READ);
+    add_buffer("o", tensors.o.data.data(), tensors.o.extent(case_.batch), results);
     if (args.lse)
-        add_buffer("lse", args.lse, (tensors.lse.size() - GUARD) * sizeof(float), Access::WRITE_ONCE);
-    const splat_plan &p = *plan_;
-    add_buffer("row_tiles", p.row_tiles, sizeof *p.row_tiles * static_cast<size_t>(p.row_tile_count), Access::READ);
-    add_buffer("segments", p.segments, sizeof *p.segments * static_cast<size_t>(p.segment_count), Access::READ);
-    add_buffer("predicates", p.predicates, sizeof *p.predicates * static_cast<size_t>(p.predicate_count),
-               Access::READ);
-    add_buffer("table", p.table, sizeof *p.table * static_cast<size_t>(p.table_count), Access::READ);
-    add_buffer("bits", p.bits, sizeof *p.bits * static_cast<size_t>(p.bits_count), Access::READ);
-    if (p.map)
-        add_buffer("map", p.map, sizeof *p.map * static_cast<size_t>(p.map_batch * p.map_heads), Access::READ);
+        add_buffer("lse", args.lse, (tensors.lse.size() - GUARD) * sizeof(float), results);
+    if (workspace_bytes)
+        add_buffer("the workspace", args.workspace, workspace_bytes, Access::UPDATE);
+    add_inputs(*plan_);
+    add_buffer("the schedule", words, sizeof *words * static_cast<size_t>(word_count), Access::READ);
     catch_signals(object.c_str());
-    const auto blocks = static_cast<unsigned>(args.row_tile_count * case_.batch * case_.heads);
-    machine::run({load_kernel(object), &args, blocks, source_.threads, source_.shared_bytes, seed});
-    return compare(tensors, args.scale);
+    watch_registers(hopper);
+    need(splat_run(&kernel, &args, nullptr), case_);
+    return compare(tensors, 1.0f / std::sqrt(static_cast<float>(case_.head_dim)));
 }
 
 // ---- The reference ----

@@ -8,6 +8,8 @@
 namespace machine
 {
 
+struct Running;
+
 class Problem
 {
   public:
@@ -30,6 +32,10 @@ class Problem
     {
         return std::string(source_.text.text, source_.text.size);
     }
+    const sp_spec &spec() const
+    {
+        return spec_;
+    }
     const char *entry() const
     {
         return source_.entry;
@@ -43,7 +49,7 @@ class Problem
   private:
     struct Tensors;
     void fill(Tensors &tensors, uint64_t seed) const;
-    sp_launch_args arguments(Tensors &tensors, uint64_t seed) const;
+    void make_kernel(splat_kernel *kernel, Running *running, std::vector<int64_t> *launch_tiles) const;
     std::string compare(const Tensors &tensors, float scale) const;
     bool allowed(int mask, int row, int column) const
     {
@@ -53,6 +59,7 @@ class Problem
 
     Case case_;
     splat_plan *plan_ = nullptr;
+    splat_options options_ = {};
     sp_spec spec_ = {};
     sp_source source_ = {};
     std::vector<std::vector<uint8_t>> truth_; // of each entry of the map, in its order

@@ -2,6 +2,8 @@
 //
 // MACHINE_ENTRY is the name of the kernel.
 #pragma once
+#include <type_traits>
+#include <utility>
 
 __forceinline__ Chunk load_shared_chunk(unsigned address)
 {
@@ -15,7 +17,21 @@ __forceinline__ void store_shared_chunk(unsigned address, Chunk c)
     machine::write_shared(address, &c, sizeof c);
 }
 
-extern "C" void machine_call(const void *args)
+// Parameters are passed by value, each taken from where the launch has it. What is read there is the launch's own.
+template <class... P, size_t... I>
+__attribute__((no_sanitize("thread"))) void machine_pass(void (*kernel)(P...), void *const *parameters,
+                                                         std::index_sequence<I...>)
 {
-    MACHINE_ENTRY(*static_cast<const sp_launch_args *>(args));
+    kernel(*static_cast<const std::remove_reference_t<P> *>(parameters[I])...);
+}
+
+template <class... P>
+__attribute__((no_sanitize("thread"))) void machine_launch(void (*kernel)(P...), void *const *parameters)
+{
+    machine_pass(kernel, parameters, std::index_sequence_for<P...>());
+}
+
+extern "C" __attribute__((no_sanitize("thread"))) void machine_call(void *const *parameters)
+{
+    machine_launch(MACHINE_ENTRY, parameters);
 }

@@ -36,7 +36,7 @@ __forceinline__ unsigned block_index()
 
 __forceinline__ unsigned shared_base()
 {
-    return machine::SHARED_BASE;
+    return machine::shared_base();
 }
 
 __forceinline__ unsigned load_shared_u32(unsigned address)
@@ -121,6 +121,11 @@ __forceinline__ float shuffle_xor(float value, int mask, HERE)
     return machine::float_of_bits(machine::shuffle_xor(machine::bits_of_float(value), mask, line));
 }
 
+__forceinline__ unsigned shuffle_xor_u32(unsigned value, int mask, HERE)
+{
+    return machine::shuffle_xor(value, mask, line);
+}
+
 __forceinline__ unsigned quad_or(unsigned value, HERE)
 {
     value |= machine::shuffle_xor(value, 1, line);
@@ -147,6 +152,17 @@ inline unsigned pack_bf16(float low, float high)
 inline unsigned pack_f16(float low, float high)
 {
     return machine::half_of(low) | static_cast<unsigned>(machine::half_of(high)) << 16;
+}
+
+inline float unpack_f16(unsigned pair, int e)
+{
+    return machine::half_value(e ? pair >> 16 : pair);
+}
+
+inline float reciprocal(float x)
+{
+    const float y = 1.0f / (std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x);
+    return std::fabs(y) < 0x1p-126f ? std::copysign(0.0f, y) : y; // a comparison that NaN fails
 }
 
 inline float exp2_approx(float x)

@@ -82,8 +82,22 @@ const char *collective_name(Collective what)
         return "mma bf16";
     case Collective::SHUFFLE:
         return "a shuffle";
+    case Collective::BROADCAST:
+        return "a shuffle from lane 0";
+    case Collective::VOTE:
+        return "a vote";
+    case Collective::ELECT:
+        return "elect.sync";
     case Collective::WARP_BARRIER:
         return "a warp barrier";
+    case Collective::PRODUCT_FENCE:
+        return "wgmma.fence";
+    case Collective::PRODUCT_COMMIT:
+        return "wgmma.commit_group";
+    case Collective::PRODUCT_WAIT:
+        return "wgmma.wait_group";
+    case Collective::REGISTERS:
+        return "setmaxnreg";
     case Collective::NONE:
         break;
     }
@@ -99,6 +113,17 @@ static std::string describe(const Thread &thread)
         return "has ended";
     case State::AT_BLOCK:
         return "waits at a block barrier, line " + std::to_string(thread.line);
+    case State::AT_GROUP:
+        return "waits for its warpgroup at a product, line " + std::to_string(thread.line);
+    case State::AT_BARRIER:
+        return "waits at " + describe_barrier(thread.barrier, thread.parity) + ", line " +
+               std::to_string(thread.line);
+    case State::AT_NAMED:
+        return "waits at " + describe_named(static_cast<int>(thread.barrier)) + ", line " +
+               std::to_string(thread.line);
+    case State::AT_REGISTERS:
+        return "waits for " + std::to_string(thread.operands.number) + " registers, line " +
+               std::to_string(thread.operands.line);
     case State::AT_WARP:
         return std::string("waits at ") + collective_name(thread.operands.what) + ", line " +
                std::to_string(thread.operands.line);

@@ -22,7 +22,7 @@ constexpr unsigned CASE_SECONDS = 300;
 static int run_case(const Problem &problem, unsigned from, unsigned seeds)
 {
     std::string words;
-    const std::string object = compile_kernel(problem.text(), problem.entry(), &words);
+    const std::string object = compile_kernel(problem.text(), problem.entry(), "-O1", &words);
     if (object.empty()) {
         printf("the kernel does not compile\n%s\n", words.c_str());
         return 1;
@@ -41,15 +41,24 @@ static int run_case(const Problem &problem, unsigned from, unsigned seeds)
 
 // ---- What the cases must cover ----
 
-static void note_covered(const Problem &problem, std::set<std::string> &seen)
+// Of each family of kernels.
+static void note_covered(const Problem &problem, std::set<std::string> &all_seen)
 {
     const splat_plan &plan = problem.plan();
     const Case &given = problem.given();
+    std::set<std::string> seen;
     for (int64_t s = 0; s < plan.segment_count; ++s) {
         const auto kind = static_cast<sp_pred_kind>(SP_SEGMENT_KIND(plan.segments[s].code));
         seen.insert(std::string("predicate ") + sp_predicate_name(kind));
         if (SP_SEGMENT_STEP(plan.segments[s].code) && plan.segments[s].count > 1)
             seen.insert("several bitmasks a segment");
+    }
+    for (int64_t pass = 0; pass < plan.pass_count; ++pass) {
+        const sp_pass &one = plan.passes[pass];
+        seen.insert(std::string("rows ") + sp_view_name(static_cast<sp_view_kind>(one.row_view.kind)));
+        for (int v = 0; v < one.column_view_count; ++v)
+            seen.insert(std::string("columns ") +
+                        sp_view_name(static_cast<sp_view_kind>(plan.views[one.column_view + v].kind)));
     }
     seen.insert("tune row " + std::to_string(plan.tune_row));
     seen.insert(given.dtype == SPLAT_BF16 ? "bf16" : "fp16");
@@ -73,32 +82,70 @@ static void note_covered(const Problem &problem, std::set<std::string> &seen)
         {(given.traits & BAD_KEYS) != 0, "NaN in k"},
         {(given.traits & NO_LSE) != 0, "no lse"},
         {(given.traits & TOP_LEFT) != 0, "top left"},
+        {plan.launch_count > 1 && !(given.traits & NO_LSE), "launches that merge"},
+        {plan.launch_count > 1 && (given.traits & NO_LSE) != 0, "launches that merge without lse"},
         {given.q_len % plan.tile_rows != 0 && given.kv_len % plan.tile_cols != 0, "ragged sizes"},
+        {problem.text().find("O_IN_Q = true") != std::string::npos ||
+             problem.text().find("Q_STAGES = 1") != std::string::npos,
+         "no room for more than q"},
     };
     for (const auto &fact : facts)
         if (fact.met)
             seen.insert(fact.what);
+    for (const std::string &what : seen)
+        all_seen.insert((problem.spec().family == SP_FAMILY_HOPPER ? "hopper: " : "portable: ") + what);
 }
 
-static std::string find_uncovered(const std::set<std::string> &seen)
+static std::set<std::string> wanted_of(sp_kernel_family family)
 {
     std::set<std::string> wanted = {"several bitmasks a segment", "bf16", "fp16", "bhsd", "bshd"};
     for (int kind = SP_PRED_NONE; kind < SP_PRED_COUNT; ++kind)
         wanted.insert(std::string("predicate ") + sp_predicate_name(static_cast<sp_pred_kind>(kind)));
-    for (int row = 0; row < sp_tune_table_for(SPLAT_ARCH_SM80)->row_count; ++row)
-        wanted.insert("tune row " + std::to_string(row));
+    const sp_tune_table *table = sp_tune_table_for(family == SP_FAMILY_HOPPER ? SPLAT_ARCH_SM90A : SPLAT_ARCH_SM80);
+    for (int row = 0; row < table->row_count; ++row)
+        if (table->rows[row].family == family)
+            wanted.insert("tune row " + std::to_string(row));
     for (int dim : {8, 40, 64, 72, 128, 192, 256}) {
         wanted.insert("head dim " + std::to_string(dim));
         wanted.insert("value dim " + std::to_string(dim));
     }
-    wanted.insert({"value dim below head dim", "value dim above head dim", "grouped heads",
-                   "fewer queries than keys", "more queries than keys", "a mask for each head",
-                   "a mask for each batch and head", "empty rows", "a mask that allows nothing", "NaN and inf in v",
-                   "NaN in k", "no lse", "top left", "ragged sizes"});
+    wanted.insert({"value dim below head dim",
+                   "value dim above head dim",
+                   "grouped heads",
+                   "fewer queries than keys",
+                   "more queries than keys",
+                   "a mask for each head",
+                   "a mask for each batch and head",
+                   "empty rows",
+                   "a mask that allows nothing",
+                   "NaN and inf in v",
+                   "NaN in k",
+                   "no lse",
+                   "top left",
+                   "ragged sizes",
+                   "launches that merge",
+                   "launches that merge without lse",
+                   "rows linear",
+                   "rows residue",
+                   "rows grid",
+                   "columns linear",
+                   "columns residue",
+                   "columns grid",
+                   "columns comb"});
+    if (family == SP_FAMILY_HOPPER)
+        wanted.insert("no room for more than q");
+    return wanted;
+}
+
+static std::string find_uncovered(const std::set<std::string> &seen)
+{
     std::string missing;
-    for (const std::string &what : wanted)
-        if (!seen.count(what))
-            missing += "\n# no case has: " + what;
+    for (const auto family : {SP_FAMILY_PORTABLE, SP_FAMILY_HOPPER})
+        for (const std::string &what : wanted_of(family)) {
+            const std::string whole = (family == SP_FAMILY_HOPPER ? "hopper: " : "portable: ") + what;
+            if (!seen.count(whole))
+                missing += "\n# no case has: " + whole;
+        }
     return missing;
 }
 

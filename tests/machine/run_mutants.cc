@@ -2,7 +2,7 @@
 // failed".
 //
 //   run_mutants             all of them, with the first line of each report
-//   run_mutants WORD...     those whose names hold one of the words, with whole reports
+//   run_mutants WORD...     those whose names hold one of the words, or whose case is it, with whole reports
 //
 // A mutant passes when its fault is found, by a report of the machine or by a difference from the reference, and
 // the words are those that the list asks for. A mutant whose text is not found, or that does not compile, fails.
@@ -26,16 +26,16 @@ constexpr unsigned SEEDS = 3, SECONDS = 60;
 // How a job ends. FAULT_EXIT is a report of the machine.
 enum Ending { SAME = 0, DIFFERENT = 1, NO_MUTANT = 2 };
 
-static int run_text(const Problem &problem, const std::string &text)
+static int run_text(const Problem &problem, const std::string &text, unsigned seeds)
 {
     std::string words;
-    const std::string object = compile_kernel(text, problem.entry(), &words);
+    const std::string object = compile_kernel(text, problem.entry(), "-O0 -DMACHINE_QUICK", &words);
     if (object.empty()) {
         printf("does not compile\n%s\n", words.c_str());
         return NO_MUTANT;
     }
     alarm(SECONDS);
-    for (unsigned seed = 0; seed < SEEDS; ++seed) {
+    for (unsigned seed = 0; seed < seeds; ++seed) {
         const std::string difference = problem.run(object, seed);
         if (!difference.empty()) {
             printf("%s\n", difference.c_str());
@@ -55,13 +55,13 @@ static int run_mutant(const Problem &problem, const Mutant &mutant)
         return NO_MUTANT;
     }
     text.replace(at, strlen(mutant.find), mutant.replace);
-    return run_text(problem, text);
+    return run_text(problem, text, SEEDS);
 }
 
 static bool is_wanted(const Mutant &mutant, int count, char **words)
 {
     for (int w = 0; w < count; ++w)
-        if (strstr(mutant.name, words[w]))
+        if (strstr(mutant.name, words[w]) || strcmp(mutant.of, words[w]) == 0)
             return true;
     return count == 0;
 }
@@ -80,18 +80,19 @@ int main(int argc, char **argv)
 {
     std::map<std::string, std::unique_ptr<Problem>> problems;
     std::vector<const Mutant *> mutants;
-    for (const Mutant &mutant : all_mutants())
-        if (is_wanted(mutant, argc - 1, argv + 1)) {
-            mutants.push_back(&mutant);
-            if (!problems.count(mutant.of))
-                problems[mutant.of] = std::make_unique<Problem>(case_named(mutant.of));
-        }
+    for (const auto *list : {&portable_mutants(), &hopper_mutants()})
+        for (const Mutant &mutant : *list)
+            if (is_wanted(mutant, argc - 1, argv + 1)) {
+                mutants.push_back(&mutant);
+                if (!problems.count(mutant.of))
+                    problems[mutant.of] = std::make_unique<Problem>(case_named(mutant.of));
+            }
     std::vector<std::function<int()>> jobs;
     std::vector<std::string> names;
     for (const auto &[name, problem] : problems) {
         names.push_back(name);
         const Problem *unchanged = problem.get();
-        jobs.push_back([=] { return run_text(*unchanged, unchanged->text()); });
+        jobs.push_back([=] { return run_text(*unchanged, unchanged->text(), 1); });
     }
     for (const Mutant *mutant : mutants) {
         names.push_back(std::string(mutant->of) + ": " + mutant->name);

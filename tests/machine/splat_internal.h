@@ -8,4 +8,5 @@ extern "C" {
 #include "codegen/launch_args.h"
 #include "codegen/spec.h"
 #include "common/hash.h"
+#include "runtime/kernel.h"
 }
