@@ -89,7 +89,7 @@ class Kernel:
             return
         if self.generation != _generation:
             handle.value = None  # it belongs to the parent process
-        elif self.gpu:
+        elif self.gpu and _discarded is not None:  # None when the interpreter is ending
             _discarded.append(handle)
 
     def keep_for_graph(self) -> None:
