@@ -483,11 +483,11 @@ enum splat_status sp_choice_take(struct sp_choice *c, bool affine_rows, struct s
     return list_candidates(c, best, plan);
 }
 
-/* Whether a layout might still be the fastest: a bound of its time from a few rows, against the best so far. */
-static enum splat_status may_pay(const struct sp_choice *c, const struct sp_layout *layout, double best_us, bool *pays)
+/* What a layout takes at least, or nearly so, judged by a few rows. */
+static enum splat_status estimate(const struct sp_choice *c, const struct sp_layout *layout, double *us)
 {
     enum { SAMPLES = 6, WIDTH = 64 };
-    double tiles = 0, fixed_us = 0;
+    double tiles = 0, fixed_us = layout->pass_count * c->table->launch_us;
     enum splat_status status = SPLAT_OK;
     for (int64_t m = 0; m < c->set->count; m++)
         for (int p = 0; p < layout->pass_count; p++)
@@ -498,15 +498,14 @@ static enum splat_status may_pay(const struct sp_choice *c, const struct sp_layo
                                            SAMPLES, &of_part);
                 tiles += of_part * (double)c->set->uses[m];
             }
-    for (int p = 0; p < layout->pass_count; p++)
-        fixed_us += c->table->launch_us;
-    *pays = false;
+    *us = HUGE_VAL;
     for (int k = 0; k < c->row_count; k++) {
         const struct sp_tune_row *row = c->rows[k];
         /* A wider tile may hold several of those counted. */
         double each = row->full_ns * c->dim_factor * (row->cols > WIDTH ? (double)WIDTH / row->cols : 1.0);
         double slots = (double)c->table->sm_count * row->blocks_per_sm;
-        *pays |= tiles * (double)c->set->q_len / row->rows * each * 1e-3 / slots + fixed_us < best_us;
+        double shape_us = tiles * (double)c->set->q_len / row->rows * each * 1e-3 / slots + fixed_us;
+        *us = shape_us < *us ? shape_us : *us;
     }
     return status;
 }
@@ -521,19 +520,42 @@ static double best_us(const struct sp_choice *c)
     return best;
 }
 
-/* The layouts to count: those the masks suggest that may pay, or the one that the options ask for. */
+/* Counts the layouts that may still be the fastest, the most promising first; token order always, unless the mask is so
+ * large that counting its tiles may take long. */
+static enum splat_status count_promising(struct sp_choice *c)
+{
+    static const double always_counted = 1 << 28; /* cells of a mask */
+    double least_us[SP_LAYOUTS_MAX];
+    bool done[SP_LAYOUTS_MAX] = {false};
+    enum splat_status status = SPLAT_OK;
+    for (int k = 0; k < c->layout_count && c->layout_count > 1 && status == SPLAT_OK; k++)
+        status = estimate(c, &c->layouts[k], &least_us[k]);
+    if (c->layout_count == 1 || (double)c->set->q_len * (double)c->set->kv_len <= always_counted)
+        least_us[0] = 0;
+    for (int n = 0; n < c->layout_count && status == SPLAT_OK; n++) {
+        int next = -1;
+        for (int k = 0; k < c->layout_count; k++)
+            if (!done[k] && (next < 0 || least_us[k] < least_us[next]))
+                next = k;
+        done[next] = true;
+        if (least_us[next] < best_us(c))
+            status = count_layout(c, next);
+    }
+    if (status == SPLAT_OK && c->shape_count == 0) /* none but token order suits every mask */
+        status = count_layout(c, 0);
+    return status;
+}
+
+/* The layouts to count: those the masks suggest, or the one that the options ask for. */
 static enum splat_status count_layouts(struct sp_choice *c)
 {
     int64_t asked = c->options->layout;
-    enum splat_status status = SPLAT_OK;
     c->layout_count = sp_layouts_suggest(c->set, c->layouts);
-    for (int k = 0; k < c->layout_count && status == SPLAT_OK; k++) {
-        bool wanted = asked ? asked == k + 1 : k == 0;
-        if (!asked && k > 0)
-            status = may_pay(c, &c->layouts[k], best_us(c), &wanted);
-        if (wanted && status == SPLAT_OK)
-            status = count_layout(c, k);
-    }
+    enum splat_status status = SPLAT_OK;
+    if (asked == 0)
+        status = count_promising(c);
+    else if (asked <= c->layout_count)
+        status = count_layout(c, (int)asked - 1);
     if (status != SPLAT_OK || c->shape_count > 0)
         return status;
     if (asked > c->layout_count)
