@@ -18,6 +18,10 @@
 
 enum { ROWS_MAX = 32, SHAPES_MAX = ROWS_MAX * SP_LAYOUTS_MAX };
 
+/* Of a pass with more row blocks than this an even sample is counted, in stretches that hold whole tiles of any height,
+ * and the counts are scaled. The tile lists are built in full all the same. */
+enum { BLOCKS_COUNTED = 2048, STRETCH = SP_ZONE_ALIGN };
+
 /* A shape that needs more segments is taken only when all do: 2^24 of them are 256 MiB of tile lists. */
 static const int64_t segments_max = (int64_t)1 << 24;
 
@@ -43,6 +47,7 @@ struct sp_choice {
     int shape_count;
     const struct sp_tune_row *dropped; /* a shape left out for its number of segments, or NULL */
     double dim_factor;                 /* cost of a tile at the real head dims against one at max_dim */
+    bool sampled;                      /* counts are of a sample of the rows, scaled */
 };
 
 /* ---- Shapes ---- */
@@ -205,11 +210,19 @@ static bool sweep_failed(const struct sweep *w)
     return failed;
 }
 
-static enum splat_status sweep_rows(struct sweep *w, splat_acsr *const *parts)
+/* Counts the row blocks of positions [from, to), those of every `every`-th stretch only. *share becomes the part of them
+ * that was counted. */
+static enum splat_status sweep_rows(struct sweep *w, splat_acsr *const *parts, int64_t from, int64_t to, int64_t every,
+                                    double *share)
 {
     const struct sp_view *rows = &w->pass->rows;
-    int64_t position = 0, count;
-    for (; sp_view_next_tile(rows, SP_BASE_ROWS, &position, &count); position += SP_BASE_ROWS) {
+    int64_t position = from, count, seen = 0, counted = 0;
+    for (; position < to && sp_view_next_tile(rows, SP_BASE_ROWS, &position, &count) && position < to;
+         position += SP_BASE_ROWS) {
+        seen++;
+        if (position / STRETCH % every != every / 2)
+            continue;
+        counted++;
         for (int k = 0; k < w->pass->part_count; k++) {
             enum splat_status status =
                 sp_cover_rows(parts[k], position, position + count, &w->scratch[k], &w->covers[k]);
@@ -221,8 +234,40 @@ static enum splat_status sweep_rows(struct sweep *w, splat_acsr *const *parts)
         for (int k = 0; k < w->joint_count; k++)
             take_block(w, &w->joints[k], position, last);
     }
+    *share = counted ? (double)counted / (double)seen : 1.0;
     return sweep_failed(w) ? sp_no_memory("the tile cover", (size_t)w->covers[0].touched.count * sizeof(struct sp_span))
                            : SPLAT_OK;
+}
+
+/* What was added since `before`, times `factor`. */
+static void scale_counts(struct shape *shape, const struct shape *before, int pass, double factor)
+{
+    shape->full = before->full + (int64_t)((double)(shape->full - before->full) * factor);
+    shape->partial = before->partial + (int64_t)((double)(shape->partial - before->partial) * factor);
+    shape->segments = before->segments + (int64_t)((double)(shape->segments - before->segments) * factor);
+    shape->work_ns[pass] = before->work_ns[pass] + (shape->work_ns[pass] - before->work_ns[pass]) * factor;
+}
+
+/* All row blocks, or a sample of them. The first and the last stretch, where masks are often unlike the rest, are counted
+ * for themselves. */
+static enum splat_status sweep_pass(struct sweep *w, splat_acsr *const *parts)
+{
+    const struct sp_view *rows = &w->pass->rows;
+    const int64_t end = sp_view_positions(rows);
+    const int64_t every = sp_ceil_div(sp_ceil_div(rows->len, SP_BASE_ROWS), BLOCKS_COUNTED);
+    double share;
+    if (every <= 1)
+        return sweep_rows(w, parts, 0, end, 1, &share);
+    const int64_t last = (end - 1) / STRETCH * STRETCH;
+    struct shape before[ROWS_MAX];
+    enum splat_status status = sweep_rows(w, parts, 0, STRETCH, 1, &share);
+    memcpy(before, w->shapes, (size_t)w->choice->row_count * sizeof *before);
+    if (status == SPLAT_OK)
+        status = sweep_rows(w, parts, STRETCH, last, every, &share);
+    for (int k = 0; k < w->choice->row_count && status == SPLAT_OK; k++)
+        scale_counts(&w->shapes[k], &before[k], w->pass_index, 1.0 / share);
+    w->choice->sampled = true;
+    return status == SPLAT_OK ? sweep_rows(w, parts, last, end, 1, &share) : status;
 }
 
 static enum splat_status count_pass(struct sp_choice *c, const struct sp_layout *layout, struct shape *shapes,
@@ -237,7 +282,7 @@ static enum splat_status count_pass(struct sp_choice *c, const struct sp_layout 
     splat_acsr *parts[SP_PARTS_MAX];
     for (int k = 0; k < w.pass->part_count; k++)
         parts[k] = sp_layout_acsr(layout, mask, pass, k);
-    enum splat_status status = sweep_rows(&w, parts);
+    enum splat_status status = sweep_pass(&w, parts);
     for (int k = 0; k < w.joint_count; k++)
         for (int p = 0; p < SP_PARTS_MAX; p++)
             sp_cover_free(&w.joints[k].covers[p]);
@@ -350,9 +395,9 @@ static void describe(const struct sp_choice *c, const struct shape *shape, const
     out->partial_tiles = shape->partial;
     out->launches = layout->pass_count;
     snprintf(out->summary, sizeof out->summary,
-             "%s kernel, %s (layout %d), %dx%d: %lld full + %lld partial tiles, %.1f us", family_name(row),
-             layout->name, shape->layout + 1, row->rows, row->cols, (long long)shape->full, (long long)shape->partial,
-             shape->us);
+             "%s kernel, %s (layout %d), %dx%d: %s%lld full + %lld partial tiles, %.1f us", family_name(row),
+             layout->name, shape->layout + 1, row->rows, row->cols, c->sampled ? "about " : "",
+             (long long)shape->full, (long long)shape->partial, shape->us);
     double slower = shape->us / best->us, area = tile_area(best) > 0 ? tile_area(shape) / tile_area(best) : 1.0;
     double longest = 0;
     for (int p = 0; p < layout->pass_count; p++)
