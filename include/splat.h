@@ -319,7 +319,8 @@ typedef struct splat_kernel splat_kernel;
 
 /* Makes a kernel ready to run: plans the mask, generates source, gets its cubin from the registry, the disk cache or
  * NVRTC, loads it and copies the tile lists to the device. A second call with an equal mask (the same expression
- * text and lengths, or an array or ACSR of the same contents) and equal options returns the same kernel at once. A new length, batch size or stride reuses the compiled code. May
+ * text and lengths, or an array or ACSR of the same contents) and equal options returns the same kernel at once. A new length, batch size or stride reuses the compiled code as long as the plan keeps its tile shape and predicates; tile_rows,
+ * tile_cols and layout pin them. May
  * compile, touch the disk and allocate device memory. Uses the calling thread's current CUDA context; when there is
  * none it makes device 0's primary context current. Do not call while the thread captures a stream. Any status. */
 SPLAT_API enum splat_status splat_compile(splat_context *context, const splat_mask *mask,

@@ -245,7 +245,7 @@ class Handle:
         self.value = pointer.value
 
     def __del__(self) -> None:
-        if self.value is not None:
+        if getattr(self, "value", None) is not None:
             self._destroy(self.value)
             self.value = None
 

@@ -277,6 +277,19 @@ class Pattern(Mask):
         self._acsr_handle: Handle | None = None
         self._at: dict[tuple[int, int], Pattern] = {}
 
+    # ---- Copies ----
+
+    def __copy__(self) -> "Pattern":
+        return self  # it never changes
+
+    def __deepcopy__(self, memo: Any) -> "Pattern":
+        return self
+
+    def __reduce__(self) -> Any:
+        if self.text is None:
+            raise TypeError(f"{self!r} was made from data and cannot be pickled; pickle the data")
+        return _expression, (self.text, self._level, self.q_len, self.kv_len, self.align)
+
     # ---- Lengths ----
 
     def at(self, q_len: int, kv_len: int | None = None) -> "Pattern":
@@ -449,6 +462,7 @@ class PatternMap(Mask):
 
     def __init__(self, entries: Sequence[Sequence[Pattern]]) -> None:
         self.map_batch, self.map_heads = len(entries), len(entries[0]) if entries else 0
+        entries = [[_by_text(text_key(e)) if isinstance(e, str) else e for e in row] for row in entries]
         flat = [entry for row in entries for entry in row]
         if not flat or any(len(row) != self.map_heads for row in entries):
             raise ValueError(
@@ -457,7 +471,10 @@ class PatternMap(Mask):
             )
         for n, entry in enumerate(flat):
             if not isinstance(entry, Pattern):
-                raise ValueError(f"entry {n} of the pattern map is {type(entry).__name__}; it must be a Pattern")
+                raise ValueError(
+                    f"entry {n} of the pattern map is {type(entry).__name__}; it must be a Pattern or the text of an "
+                    "expression"
+                )
         self._entries = tuple(tuple(row) for row in entries)
         self._at: dict[tuple[int, int], PatternMap] = {}
         lengths = {(p.q_len, p.kv_len) for p in flat if p.bound}

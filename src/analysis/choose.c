@@ -350,12 +350,13 @@ static int64_t dense_tiles(const struct sp_choice *c, const struct sp_tune_row *
     return c->set->count * sp_ceil_div(c->set->q_len, row->rows) * sp_ceil_div(c->set->kv_len, row->cols);
 }
 
-/* Every tile of every mask computed, each with a bitmask: what a kernel that skips nothing would take. Never less
+/* Every tile of every mask computed, each masked in the dearest way: what a kernel that skips nothing would take. Never less
  * than the same shape's linear plan: it has no fewer tiles and no cheaper predicates. */
 static double dense_us(const struct sp_choice *c, const struct sp_tune_row *row)
 {
     double columns = (double)sp_ceil_div(c->set->kv_len, row->cols);
-    double row_tile = row->row_ns + columns * (row->full_ns * c->dim_factor + row->bits_ns);
+    double extra_ns = sp_max_double(sp_max_double(row->partial_ns, row->periodic_ns), row->bits_ns);
+    double row_tile = row->row_ns + columns * (row->full_ns * c->dim_factor + extra_ns);
     double row_tiles = (double)sp_ceil_div(c->set->q_len, row->rows), uses = 0;
     for (int64_t k = 0; k < c->set->count; k++)
         uses += (double)c->set->uses[k];
@@ -437,7 +438,7 @@ static void describe_dense(const struct sp_choice *c, const struct sp_tune_row *
              row->rows, row->cols, (long long)tiles, us);
     double area = (double)tiles * row->rows * row->cols;
     int64_t best_dense = dense_tiles(c, best->row);
-    if (best->full + best->partial == best_dense)
+    if (best->full + best->partial == best_dense && best->full > 0)
         snprintf(out->reason, sizeof out->reason,
                  "%.2fx the time: the plan touches every tile too, but masks only %lld of %lld", us / best->us,
                  (long long)best->partial, (long long)best_dense);
@@ -604,7 +605,7 @@ static enum splat_status count_layouts(struct sp_choice *c)
     if (status != SPLAT_OK || c->shape_count > 0)
         return status;
     if (asked > c->layout_count)
-        return sp_fail(SPLAT_UNSUPPORTED, "layout is %lld; this mask suggests %d (0 = choose)", (long long)asked,
+        return sp_fail(SPLAT_UNSUPPORTED, "layout is %lld; this mask has layouts 1 to %d, and 0 chooses", (long long)asked,
                        c->layout_count);
     return sp_fail(SPLAT_UNSUPPORTED, "layout is %lld, %s, which does not suit this mask", (long long)asked,
                    c->layouts[asked - 1].name);

@@ -192,18 +192,22 @@ static void deal_cut(struct lattice_source *s, struct sp_row_eval *eval, int64_t
     const int64_t d = s->part.stride, width = s->part.width;
     const bool strided = s->part.kind == SP_PART_STRIDED;
     struct sp_aff begin = run->start, end = sp_add(run->start, run->width);
-    if (left && is_strided(s, eval, left) && sp_eq(eval, left->width, sp_const(width)) &&
-        sp_eq(eval, sp_addc(last_block(left), d), begin)) {
-        if (strided)
-            deal_block(s, eval, begin, sp_const(width));
+    bool cut_left = left && is_strided(s, eval, left) && sp_eq(eval, left->width, sp_const(width)) &&
+                    sp_eq(eval, sp_addc(last_block(left), d), begin);
+    bool cut_right = right && sp_lt(eval, sp_const(width), sp_sub(end, begin)) && is_strided(s, eval, right) &&
+                     sp_eq(eval, right->width, sp_const(width)) && sp_eq(eval, sp_addc(right->start, width - d), end);
+    if (cut_left && cut_right) { /* an edge on the lattice is the block's own */
+        cut_left = !sp_eq(eval, sp_mod(eval, begin, d), sp_const(0));
+        cut_right = !sp_eq(eval, sp_mod(eval, end, d), sp_const(0));
+    }
+    if (cut_left && strided)
+        deal_block(s, eval, begin, sp_const(width));
+    if (cut_left)
         begin = sp_addc(begin, width);
-    }
-    if (right && sp_lt(eval, sp_const(width), sp_sub(end, begin)) && is_strided(s, eval, right) && sp_eq(eval, right->width, sp_const(width)) &&
-        sp_eq(eval, sp_addc(right->start, width - d), end)) {
-        if (strided)
-            deal_block(s, eval, sp_addc(end, -width), sp_const(width));
+    if (cut_right && strided && sp_lt(eval, sp_const(width), sp_sub(end, begin)))
+        deal_block(s, eval, sp_addc(end, -width), sp_const(width));
+    if (cut_right && sp_lt(eval, sp_const(width), sp_sub(end, begin)))
         end = sp_addc(end, -width);
-    }
     if (!strided)
         deal_block(s, eval, begin, sp_sub(end, begin));
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analysis/plan.h"
 #include "common/error.h"
 
 enum { SAMPLED_ROWS = 256 };
@@ -138,6 +139,11 @@ enum splat_status sp_findings_make(const splat_mask *mask, const splat_plan *pla
     const splat_plan_info *info = &f->info;
     f->all_tiles = ceil_div(info->q_len, info->tile_rows) * ceil_div(info->kv_len, info->tile_cols) * info->masks;
     f->computed_tiles = info->full_tiles + info->partial_tiles;
+    for (int64_t p = 0; p < plan->pass_count; p++) {
+        f->lattice |= plan->passes[p].row_view.zones > 1;
+        for (int32_t v = 0; v < plan->passes[p].column_view_count; v++)
+            f->lattice |= plan->views[plan->passes[p].column_view + v].zones > 1;
+    }
     f->packed_tiles = ceil_div(info->allowed_pairs, info->tile_rows * info->tile_cols);
     for (int64_t m = 0; m < info->masks && status == SPLAT_OK; m++) {
         struct tile_walk walk = {f, -1, -1, 0};
@@ -182,7 +188,7 @@ static void say_stride(const struct sp_findings *f, struct text *t)
         say(t, " so a tile of %lld consecutive columns is seldom empty and mostly masked out;", (long long)cols);
     else
         say(t, " and a tile of %lld consecutive columns that holds some is mostly masked out;", (long long)cols);
-    say(t, " tiles that step along that stride would take longer here, or do not suit the rest of the mask.");
+    say(t, " the candidates below say what tiles that step along that stride would take.");
 }
 
 static void say_waste(const struct sp_findings *f, struct text *t)
@@ -203,7 +209,7 @@ static void say_waste(const struct sp_findings *f, struct text *t)
         if (small)
             say(t, " The mask is smaller than a tile of %lld x %lld, the rest of which is computed and dropped.",
                 (long long)info->tile_rows, (long long)info->tile_cols);
-        else if (f->texture.stride > 0 && f->texture.width * 2 <= f->texture.stride)
+        else if (f->texture.stride > 0 && f->texture.width * 2 <= f->texture.stride && !f->lattice)
             say_stride(f, t);
     }
 }
@@ -229,8 +235,11 @@ void sp_findings_verdict(const struct sp_findings *f, char *text, size_t size)
     }
     if (f->all_tiles == 1)
         say(&t, "One tile covers the whole mask: there is none to skip.");
-    else if (f->computed_tiles == f->all_tiles)
+    else if (f->computed_tiles == f->all_tiles && !f->lattice)
         say(&t, "All %lld tiles hold allowed pairs, so none is skipped.", (long long)f->all_tiles);
+    else if (f->computed_tiles >= f->all_tiles)
+        say(&t, "%lld tiles are computed, where tiles of consecutive tokens would be %lld in all.",
+            (long long)f->computed_tiles, (long long)f->all_tiles);
     else
         say(&t, "%lld of %lld tiles hold an allowed pair and are computed; the other %.1f %% are never touched.",
             (long long)f->computed_tiles, (long long)f->all_tiles,

@@ -66,7 +66,7 @@ static enum splat_status check_counts(const splat_kernel *kernel, const splat_at
         return sp_fail(
             SPLAT_INVALID,
             "q_len x kv_len is %lld x %lld; the kernel was compiled for a mask of %lld x %lld (compile the "
-            "mask at the new length: its code is reused)",
+            "mask at the new length; code of the same tile shape is reused)",
             (long long)args->q_len, (long long)args->kv_len, (long long)plan->q_len, (long long)plan->kv_len);
     if (plan->map && ((plan->map_batch != 1 && plan->map_batch != args->batch) ||
                       (plan->map_heads != 1 && plan->map_heads != args->heads)))

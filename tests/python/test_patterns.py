@@ -1,5 +1,6 @@
 """Patterns: constructors, algebra, data, and what they tell about themselves."""
 
+import copy
 import pickle
 import re
 import struct
@@ -324,9 +325,29 @@ def test_other_operands_are_no_patterns():
     assert splat.causal() != "causal"
 
 
-def test_masks_are_not_pickled_by_accident():
-    with pytest.raises((TypeError, ValueError, pickle.PicklingError, AttributeError)):
-        pickle.dumps(splat.causal(q_len=4))
+def test_expressions_are_pickled_and_copied():
+    for made in (splat.pattern("causal & window(3)"), splat.pattern("strided(4)", 12, 9, align="top_left")):
+        again = pickle.loads(pickle.dumps(made))
+        assert (again.text, again.q_len, again.kv_len, again.align) == (made.text, made.q_len, made.kv_len, made.align)
+        assert copy.deepcopy({"mask": made})["mask"] is made
+    assert np.array_equal(again.to_dense(), made.to_dense())
+
+
+def test_masks_made_from_data_are_copied_but_not_pickled():
+    made = splat.from_dense(np.eye(4, dtype=bool))
+    assert copy.copy(made) is made
+    with pytest.raises(TypeError, match="made from data"):
+        pickle.dumps(made)
+
+
+def test_a_map_takes_texts():
+    mixed = splat.per_head(["causal", splat.window(3)])
+    assert np.array_equal(splat.attention(*heads_of(mixed)), splat.attention(*heads_of(splat.per_head([splat.causal(), "window(3)"]))))
+
+
+def heads_of(mask):
+    q, k, v = (np.random.default_rng(n).standard_normal((1, 2, 9, 8), np.float32) for n in range(3))
+    return q, k, v, mask
 
 
 def test_the_help_lists_every_primitive():
