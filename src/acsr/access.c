@@ -114,8 +114,8 @@ static void push_bits(struct sp_row_eval *eval, const uint64_t *bits, int64_t kv
 
 enum { STITCHED_RUNS = 16 }; /* rows with more runs are taken family by family */
 
-/* Rows that follow each other by `step` beyond a family: whether the templates `runs`, valid for *rows rows, go on in
- * the family of the next row. Takes in as many rows of it as do. */
+/* Rows that follow each other by `step` beyond a family: whether the templates `runs`, valid for *rows rows, go on
+ * in the family of the next row. Takes in as many rows of it as do. */
 static bool stitch(const splat_acsr *acsr, int64_t next_row, int64_t advance, struct sp_run_template *runs,
                    int32_t run_count, int64_t *rows)
 {
@@ -127,8 +127,8 @@ static bool stitch(const splat_acsr *acsr, int64_t next_row, int64_t advance, st
     int64_t more = advance ? (family->row_count - t + advance - 1) / advance : 1;
     for (int32_t k = 0; k < run_count; k++) {
         splat_acsr_run run = sp_template_at(&theirs[k], t), mine = sp_template_at(&runs[k], *rows);
-        if (run.stride != runs[k].stride || (*rows > 1 && (run.start != mine.start || run.count != mine.count ||
-                                                           run.width != mine.width)))
+        if (run.stride != runs[k].stride ||
+            (*rows > 1 && (run.start != mine.start || run.count != mine.count || run.width != mine.width)))
             return false;
     }
     for (int32_t k = 0; k < run_count && *rows == 1; k++) {

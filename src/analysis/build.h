@@ -59,7 +59,8 @@ void sp_builder_free(struct sp_builder *builder);
 /* ---- Between build.c and raster.c ---- */
 
 /* Appends tiles [first, first + count) to the row tile in work, joined to the last segment where possible:
- * sp_builder_emit with a predicate in closed form (NULL for FULL tiles), sp_builder_emit_table with a stored table. */
+ * sp_builder_emit with a predicate in closed form (NULL for FULL tiles), sp_builder_emit_table with a stored table.
+ */
 void sp_builder_emit_table(struct sp_builder *builder, int64_t first, int64_t count, int64_t number);
 void sp_builder_emit(struct sp_builder *builder, int64_t first, int64_t count, enum sp_pred_kind kind,
                      const struct sp_predicate *predicate);

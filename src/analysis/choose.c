@@ -2,8 +2,8 @@
  *
  * For every layout one sweep over the row blocks of each mask counts the FULL and PARTIAL tiles of every shape. A
  * launch takes t = max(work of all row tiles / block slots, the longest row tile, bytes moved once / copy rate) +
- * launch; a layout takes the sum of its launches, of which the later ones also read what the earlier ones wrote. A row
- * tile is not split today, so the longest one bounds a launch from below.
+ * launch; a layout takes the sum of its launches, of which the later ones also read what the earlier ones wrote. A
+ * row tile is not split today, so the longest one bounds a launch from below.
  */
 #include <math.h>
 #include <stdio.h>
@@ -18,8 +18,8 @@
 
 enum { ROWS_MAX = 32, SHAPES_MAX = ROWS_MAX * SP_LAYOUTS_MAX };
 
-/* Of a pass with more row blocks than this an even sample is counted, in stretches that hold whole tiles of any height,
- * and the counts are scaled. The tile lists are built in full all the same. */
+/* Of a pass with more row blocks than this an even sample is counted, in stretches that hold whole tiles of any
+ * height, and the counts are scaled. The tile lists are built in full all the same. */
 enum { BLOCKS_COUNTED = 2048, STRETCH = SP_ZONE_ALIGN };
 
 /* A shape that needs more segments is taken only when all do: 2^24 of them are 256 MiB of tile lists. */
@@ -108,8 +108,8 @@ static enum splat_status fail_without_shape(const struct sp_choice *c, bool affi
     list_shapes(c->table, max_dim, shapes, sizeof shapes);
     return sp_fail(SPLAT_UNSUPPORTED,
                    "tile_rows x tile_cols is %lld x %lld (0 = any); for head dims up to %d the %s table has %s%s",
-                   (long long)c->options->tile_rows, (long long)c->options->tile_cols, max_dim, c->table->chip, shapes,
-                   affine_rows ? "" : "; this mask needs more than bounds");
+                   (long long)c->options->tile_rows, (long long)c->options->tile_cols, max_dim, c->table->chip,
+                   shapes, affine_rows ? "" : "; this mask needs more than bounds");
 }
 
 static enum splat_status gather_rows(struct sp_choice *c)
@@ -210,10 +210,10 @@ static bool sweep_failed(const struct sweep *w)
     return failed;
 }
 
-/* Counts the row blocks of positions [from, to), those of every `every`-th stretch only. *share becomes the part of them
- * that was counted. */
-static enum splat_status sweep_rows(struct sweep *w, splat_acsr *const *parts, int64_t from, int64_t to, int64_t every,
-                                    double *share)
+/* Counts the row blocks of positions [from, to), those of every `every`-th stretch only. *share becomes the part of
+ * them that was counted. */
+static enum splat_status sweep_rows(struct sweep *w, splat_acsr *const *parts, int64_t from, int64_t to,
+                                    int64_t every, double *share)
 {
     const struct sp_view *rows = &w->pass->rows;
     int64_t position = from, count, seen = 0, counted = 0;
@@ -235,8 +235,9 @@ static enum splat_status sweep_rows(struct sweep *w, splat_acsr *const *parts, i
             take_block(w, &w->joints[k], position, last);
     }
     *share = counted ? (double)counted / (double)seen : 1.0;
-    return sweep_failed(w) ? sp_no_memory("the tile cover", (size_t)w->covers[0].touched.count * sizeof(struct sp_span))
-                           : SPLAT_OK;
+    return sweep_failed(w)
+               ? sp_no_memory("the tile cover", (size_t)w->covers[0].touched.count * sizeof(struct sp_span))
+               : SPLAT_OK;
 }
 
 /* What was added since `before`, times `factor`. */
@@ -248,8 +249,8 @@ static void scale_counts(struct shape *shape, const struct shape *before, int pa
     shape->work_ns[pass] = before->work_ns[pass] + (shape->work_ns[pass] - before->work_ns[pass]) * factor;
 }
 
-/* All row blocks, or a sample of them. The first and the last stretch, where masks are often unlike the rest, are counted
- * for themselves. */
+/* All row blocks, or a sample of them. The first and the last stretch, where masks are often unlike the rest, are
+ * counted for themselves. */
 static enum splat_status sweep_pass(struct sweep *w, splat_acsr *const *parts)
 {
     const struct sp_view *rows = &w->pass->rows;
@@ -304,8 +305,8 @@ static enum splat_status count_layout(struct sp_choice *c, int index)
     if (status != SPLAT_OK || !suited)
         return status;
     for (int k = 0; k < c->row_count; k++)
-        shapes[k] = (struct shape){
-            .row = c->rows[k], .tune_index = (int)(c->rows[k] - c->table->rows), .layout = index};
+        shapes[k] =
+            (struct shape){.row = c->rows[k], .tune_index = (int)(c->rows[k] - c->table->rows), .layout = index};
     for (int64_t m = 0; m < c->set->count && status == SPLAT_OK; m++)
         for (int p = 0; p < layout->pass_count && status == SPLAT_OK; p++)
             status = count_pass(c, layout, shapes, m, p);
@@ -325,8 +326,8 @@ static double bytes_of_launch(const struct sp_choice *c, bool merges)
         uses += (double)c->set->uses[k];
     double kv_uses = o->kv_heads ? uses * (double)o->kv_heads / (double)o->heads : uses;
     double results = uses * (double)c->set->q_len * (size * value_dim + 4.0);
-    return size * dims * kv_uses * (double)c->set->kv_len + size * (double)o->head_dim * uses * (double)c->set->q_len +
-           (merges ? 2.0 : 1.0) * results;
+    return size * dims * kv_uses * (double)c->set->kv_len +
+           size * (double)o->head_dim * uses * (double)c->set->q_len + (merges ? 2.0 : 1.0) * results;
 }
 
 static double launch_us(const struct sp_choice *c, const struct sp_tune_row *row, double work_ns, double longest_ns,
@@ -350,8 +351,8 @@ static int64_t dense_tiles(const struct sp_choice *c, const struct sp_tune_row *
     return c->set->count * sp_ceil_div(c->set->q_len, row->rows) * sp_ceil_div(c->set->kv_len, row->cols);
 }
 
-/* Every tile of every mask computed, each masked in the dearest way: what a kernel that skips nothing would take. Never less
- * than the same shape's linear plan: it has no fewer tiles and no cheaper predicates. */
+/* Every tile of every mask computed, each masked in the dearest way: what a kernel that skips nothing would take.
+ * Never less than the same shape's linear plan: it has no fewer tiles and no cheaper predicates. */
 static double dense_us(const struct sp_choice *c, const struct sp_tune_row *row)
 {
     double columns = (double)sp_ceil_div(c->set->kv_len, row->cols);
@@ -425,8 +426,8 @@ static void describe(const struct sp_choice *c, const struct shape *shape, const
                  area > 0 ? slower / area : slower);
 }
 
-static void describe_dense(const struct sp_choice *c, const struct sp_tune_row *row, const struct shape *best, double us,
-                           struct sp_candidate *out)
+static void describe_dense(const struct sp_choice *c, const struct sp_tune_row *row, const struct shape *best,
+                           double us, struct sp_candidate *out)
 {
     int64_t tiles = dense_tiles(c, row);
     out->predicted_us = us;
@@ -566,8 +567,8 @@ static double best_us(const struct sp_choice *c)
     return best;
 }
 
-/* Counts the layouts that may still be the fastest, the most promising first; token order always, unless the mask is so
- * large that counting its tiles may take long. */
+/* Counts the layouts that may still be the fastest, the most promising first; token order always, unless the mask
+ * is so large that counting its tiles may take long. */
 static enum splat_status count_promising(struct sp_choice *c)
 {
     static const double always_counted = 1 << 28; /* cells of a mask */
@@ -605,8 +606,8 @@ static enum splat_status count_layouts(struct sp_choice *c)
     if (status != SPLAT_OK || c->shape_count > 0)
         return status;
     if (asked > c->layout_count)
-        return sp_fail(SPLAT_UNSUPPORTED, "layout is %lld; this mask has layouts 1 to %d, and 0 chooses", (long long)asked,
-                       c->layout_count);
+        return sp_fail(SPLAT_UNSUPPORTED, "layout is %lld; this mask has layouts 1 to %d, and 0 chooses",
+                       (long long)asked, c->layout_count);
     return sp_fail(SPLAT_UNSUPPORTED, "layout is %lld, %s, which does not suit this mask", (long long)asked,
                    c->layouts[asked - 1].name);
 }

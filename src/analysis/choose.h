@@ -23,8 +23,9 @@ struct sp_layout;
 enum splat_status sp_choice_make(const struct sp_mask_set *set, const splat_options *options,
                                  struct sp_choice **choice);
 
-/* Fills the plan's candidates, tile shape, tune row and predicted time, and gives the layout taken, which the choice
- * owns. Shapes for affine predicates only count when `affine_rows`. SPLAT_UNSUPPORTED when no shape is left. */
+/* Fills the plan's candidates, tile shape, tune row and predicted time, and gives the layout taken, which the
+ * choice owns. Shapes for affine predicates only count when `affine_rows`. SPLAT_UNSUPPORTED when no shape is left.
+ */
 enum splat_status sp_choice_take(struct sp_choice *choice, bool affine_rows, struct splat_plan *plan,
                                  const struct sp_layout **layout);
 

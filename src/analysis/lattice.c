@@ -1,9 +1,9 @@
 /* Masks under views (lattice.h).
  *
  * A row source over the ACSR of tokens: it finds the token of a row position, evaluates that row (many at once,
- * where the positions allow it), keeps the runs of the part, and deals them into the zones of the column view. A run
- * whose stride is the view's n0 is a rectangle of the grid, so it gives one run a zone; a wide block gives at most
- * one interval a zone. The builder of ACSRs does the rest.
+ * where the positions allow it), keeps the runs of the part, and deals them into the zones of the column view. A
+ * run whose stride is the view's n0 is a rectangle of the grid, so it gives one run a zone; a wide block gives at
+ * most one interval a zone. The builder of ACSRs does the rest.
  */
 #include "analysis/lattice.h"
 
@@ -50,8 +50,8 @@ static void add_piece(struct lattice_source *s, struct sp_row_eval *eval, int64_
         give_up(s, eval);
         return;
     }
-    struct sp_aff end = stride ? sp_add(start, sp_addc(sp_add(sp_mulc(count, stride), width), -stride))
-                               : sp_add(start, width);
+    struct sp_aff end =
+        stride ? sp_add(start, sp_addc(sp_add(sp_mulc(count, stride), width), -stride)) : sp_add(start, width);
     if (zone == sp_view_cut_zone(view) && sp_lt(eval, sp_const((int64_t)view->whole * view->c), end)) {
         give_up(s, eval);
         return;
@@ -84,8 +84,8 @@ static void deal_rectangle(struct lattice_source *s, struct sp_row_eval *eval, s
 
 /* Blocks narrower than a grid row, one every `step` grid rows; a block that goes over the edge of the grid comes
  * back in the next row. */
-static void deal_narrow(struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff start, struct sp_aff width,
-                        struct sp_aff count, int64_t step)
+static void deal_narrow(struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff start,
+                        struct sp_aff width, struct sp_aff count, int64_t step)
 {
     const int64_t n0 = s->columns.n0;
     struct sp_aff x = sp_mod(eval, start, n0), y = sp_floordiv(eval, start, n0), end = sp_add(x, width);
@@ -149,8 +149,9 @@ static void push_pieces(struct lattice_source *s, struct sp_row_eval *eval, stru
             give_up(s, eval);
             return;
         }
-        reached = run.stride ? sp_add(run.start, sp_addc(sp_add(sp_mulc(run.count, run.stride), run.width), -run.stride))
-                             : sp_add(run.start, run.width);
+        reached = run.stride
+                      ? sp_add(run.start, sp_addc(sp_add(sp_mulc(run.count, run.stride), run.width), -run.stride))
+                      : sp_add(run.start, run.width);
         run.start = sp_addc(run.start, s->pieces[k].zone * s->columns.pitch);
         sp_push_run(eval, out, run.start, run.stride, run.count, run.width);
     }
@@ -183,8 +184,9 @@ static struct sp_aff last_block(const struct sp_sym_run *run)
     return sp_add(run->start, sp_addc(sp_mulc(run->count, run->stride), -run->stride));
 }
 
-/* A wide block beside strided ones may have swallowed one that would have stood right at its edge: that one is given
- * back. Deals the parts of run k; the ends are cut where the neighbouring run's next block would begin or end. */
+/* A wide block beside strided ones may have swallowed one that would have stood right at its edge: that one is
+ * given back. Deals the parts of run k; the ends are cut where the neighbouring run's next block would begin or
+ * end. */
 static void deal_cut(struct lattice_source *s, struct sp_row_eval *eval, int64_t k)
 {
     const struct sp_sym_run *run = &s->found.runs[k], *left = k > 0 ? run - 1 : NULL;
@@ -195,7 +197,8 @@ static void deal_cut(struct lattice_source *s, struct sp_row_eval *eval, int64_t
     bool cut_left = left && is_strided(s, eval, left) && sp_eq(eval, left->width, sp_const(width)) &&
                     sp_eq(eval, sp_addc(last_block(left), d), begin);
     bool cut_right = right && sp_lt(eval, sp_const(width), sp_sub(end, begin)) && is_strided(s, eval, right) &&
-                     sp_eq(eval, right->width, sp_const(width)) && sp_eq(eval, sp_addc(right->start, width - d), end);
+                     sp_eq(eval, right->width, sp_const(width)) &&
+                     sp_eq(eval, sp_addc(right->start, width - d), end);
     if (cut_left && cut_right) { /* an edge on the lattice is the block's own */
         cut_left = !sp_eq(eval, sp_mod(eval, begin, d), sp_const(0));
         cut_right = !sp_eq(eval, sp_mod(eval, end, d), sp_const(0));
@@ -235,8 +238,8 @@ static bool row_in_part(const struct lattice_source *s, struct sp_row_eval *eval
     return sp_lt(eval, sp_const(s->part.width), pairs) == (s->part.kind == SP_PART_LONG);
 }
 
-/* Turns the evaluation's row positions into tokens, as far as they keep one step. Returns false when there are none:
- * eval->valid then covers the positions that hold nothing. */
+/* Turns the evaluation's row positions into tokens, as far as they keep one step. Returns false when there are
+ * none: eval->valid then covers the positions that hold nothing. */
 static bool find_tokens(const struct lattice_source *s, struct sp_row_eval *eval, struct sp_row_eval *tokens)
 {
     const struct sp_view *view = &s->rows;
@@ -320,8 +323,8 @@ enum splat_status sp_lattice_acsr(const splat_acsr *acsr, const struct sp_view *
         return SPLAT_NO_MEMORY;
     /* Positions of one class are a grid column of a zone; under a linear view rows keep their own classes. */
     int64_t row_stride = rows->zones == 1 ? acsr->row_stride : rows->c;
-    enum splat_status status = sp_acsr_build_classes(&source->base, sp_view_positions(rows),
-                                                     sp_view_positions(columns), row_stride, made);
+    enum splat_status status =
+        sp_acsr_build_classes(&source->base, sp_view_positions(rows), sp_view_positions(columns), row_stride, made);
     if (source->unsuited)
         status = SPLAT_OK;
     free_source(source);
@@ -346,8 +349,8 @@ static int64_t tiles_of_row(const struct sp_runs *runs, int64_t tile)
 }
 
 /* Evaluates a row by itself; its tiles, and the first of them (-1: none). */
-static int64_t sample_row(struct lattice_source *source, int64_t row, int64_t tile, struct sp_runs *runs, int64_t *first,
-                          bool *failed)
+static int64_t sample_row(struct lattice_source *source, int64_t row, int64_t tile, struct sp_runs *runs,
+                          int64_t *first, bool *failed)
 {
     struct sp_row_eval eval = {.q_len = source->tokens.acsr->q_len,
                                .kv_len = sp_view_positions(&source->columns),
@@ -360,8 +363,9 @@ static int64_t sample_row(struct lattice_source *source, int64_t row, int64_t ti
     return tiles_of_row(runs, tile);
 }
 
-enum splat_status sp_lattice_sample(const splat_acsr *acsr, const struct sp_view *rows, const struct sp_view *columns,
-                                    const struct sp_part *part, int64_t tile, int64_t samples, double *tiles)
+enum splat_status sp_lattice_sample(const splat_acsr *acsr, const struct sp_view *rows,
+                                    const struct sp_view *columns, const struct sp_part *part, int64_t tile,
+                                    int64_t samples, double *tiles)
 {
     *tiles = HUGE_VAL;
     if (has_bits(acsr) || !sp_view_fits(columns))

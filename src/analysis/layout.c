@@ -1,9 +1,9 @@
 /* Which layouts a mask suggests (layout.h).
  *
- * A stride that holds a good share of the pairs suggests, with n0 the stride: residue views for rows and columns; grid
- * views, when its blocks are wide; and cutting the mask into the runs of that stride and the rest, the rest under
- * linear views, the runs under residue views in a pass of their own or, by a comb view of the columns, in the same
- * pass. Rows much longer than the others, at regular places, suggest a pass of their own.
+ * A stride that holds a good share of the pairs suggests, with n0 the stride: residue views for rows and columns;
+ * grid views, when its blocks are wide; and cutting the mask into the runs of that stride and the rest, the rest
+ * under linear views, the runs under residue views in a pass of their own or, by a comb view of the columns, in the
+ * same pass. Rows much longer than the others, at regular places, suggest a pass of their own.
  */
 #include "analysis/layout.h"
 
@@ -35,7 +35,8 @@ struct tally {
 
 static void tally_run(struct tally *tally, const struct sp_run_template *run, double rows)
 {
-    double middle = (rows - 1) / 2, count = run->count + middle * run->d_count, width = run->width + middle * run->d_width;
+    double middle = (rows - 1) / 2, count = run->count + middle * run->d_count,
+           width = run->width + middle * run->d_width;
     double pairs = rows * count * width;
     tally->pairs += pairs;
     if (run->stride == 0)
@@ -197,10 +198,11 @@ static void suggest_for_long_rows(struct suggestions *s, const struct sp_mask_se
     if (set->count > 1 || n0 < 4 || acsr->bit_words > 0)
         return;
     int64_t run = 0, widest = 0;
-    for (int64_t class = 0; class < n0; class++) {
+    for (int64_t class = 0; class < n0; class ++) {
         double most = 0;
         for (int64_t f = acsr->class_first[class]; f < acsr->class_first[class + 1]; f++)
-            most = family_row_pairs(acsr, &acsr->families[f]) > most ? family_row_pairs(acsr, &acsr->families[f]) : most;
+            most = family_row_pairs(acsr, &acsr->families[f]) > most ? family_row_pairs(acsr, &acsr->families[f])
+                                                                     : most;
         run = most > threshold ? run + 1 : 0;
         widest = sp_max64(widest, run);
     }
@@ -213,7 +215,8 @@ static void suggest_for_long_rows(struct suggestions *s, const struct sp_mask_se
     layout.passes[1] = layout.passes[0];
     layout.passes[1].parts[0].kind = SP_PART_LONG;
     layout.passes[1].rows = sp_view_make(SP_VIEW_COMB, n0, c, set->q_len);
-    snprintf(layout.name, sizeof layout.name, "linear, then rows by comb %lld by %lld", (long long)n0, (long long)c);
+    snprintf(layout.name, sizeof layout.name, "linear, then rows by comb %lld by %lld", (long long)n0,
+             (long long)c);
     suggest(s, layout);
 }
 
@@ -255,7 +258,8 @@ enum splat_status sp_layout_realise(struct sp_layout *layout, const struct sp_ma
             const struct sp_layout_pass *pass = &layout->passes[p];
             for (int k = 0; k < pass->part_count && *suited && status == SPLAT_OK; k++) {
                 splat_acsr **made = &layout->acsr[(m * SP_PASSES_MAX + p) * SP_PARTS_MAX + k];
-                bool whole = pass->parts[k].kind == SP_PART_ALL && pass->rows.zones == 1 && pass->columns[k].zones == 1;
+                bool whole =
+                    pass->parts[k].kind == SP_PART_ALL && pass->rows.zones == 1 && pass->columns[k].zones == 1;
                 if (whole)
                     *made = sp_acsr_retain(set->acsr[m]);
                 else

@@ -87,8 +87,8 @@ static enum splat_status gather_masks(const splat_mask *mask, const splat_option
 /* ---- Creation ---- */
 
 /* Fills one pass and its views, and builds its tiles. */
-static enum splat_status add_pass(struct sp_builder *builder, const struct sp_layout *layout, int64_t mask, int launch,
-                                  struct splat_plan *plan)
+static enum splat_status add_pass(struct sp_builder *builder, const struct sp_layout *layout, int64_t mask,
+                                  int launch, struct splat_plan *plan)
 {
     const struct sp_layout_pass *from = &layout->passes[launch];
     struct sp_builder_part parts[SP_PARTS_MAX];
@@ -337,8 +337,8 @@ static int visit_segment(const splat_plan *plan, const struct sp_pass *pass, con
     return 0;
 }
 
-static int visit_row_tile(const splat_plan *plan, int64_t p, const struct sp_row_tile *row_tile, splat_tile_fn visit,
-                          void *user)
+static int visit_row_tile(const splat_plan *plan, int64_t p, const struct sp_row_tile *row_tile,
+                          splat_tile_fn visit, void *user)
 {
     const struct sp_pass *pass = &plan->passes[p];
     splat_tile_stretch stretch = {

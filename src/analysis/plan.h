@@ -26,8 +26,8 @@ struct sp_view {
 /* ---- Predicates ---- */
 
 /* Which pairs of a PARTIAL tile are allowed. i and j are positions of the row view and of the segment's column view
- * (for linear views, rows and columns of the mask). Cheapest first; a plan's `predicate_mask` has bit (1 << kind) set
- * for each it needs. */
+ * (for linear views, rows and columns of the mask). Cheapest first; a plan's `predicate_mask` has bit (1 << kind)
+ * set for each it needs. */
 enum sp_pred_kind {
     SP_PRED_NONE = 0, /* FULL tiles */
     SP_PRED_LOWER,    /* j >= lo(i),              lo(i) = lo_slope*i + lo_offset */

@@ -57,7 +57,8 @@ static void print_predicate(const splat_plan *plan, struct sp_strbuf *out, const
         sp_strbuf_printf(out, "table %d", segment->predicate);
         break;
     case SP_PRED_BITS:
-        sp_strbuf_printf(out, "bitmask %d%s", segment->predicate, SP_SEGMENT_STEP(segment->code) ? " and following" : "");
+        sp_strbuf_printf(out, "bitmask %d%s", segment->predicate,
+                         SP_SEGMENT_STEP(segment->code) ? " and following" : "");
         break;
     case SP_PRED_NONE:
     case SP_PRED_COUNT:

@@ -11,9 +11,8 @@ struct sp_view sp_view_make(enum sp_view_kind kind, int64_t n0, int64_t c, int64
     view.rest = (int32_t)(len % n0);
     /* One zone needs no tile boundary at its end. */
     int64_t ranks = c * sp_ceil_div(len, n0);
-    view.pitch = view.zones == 1
-                     ? (int32_t)len
-                     : (int32_t)sp_min64(sp_ceil_div(ranks, SP_ZONE_ALIGN) * SP_ZONE_ALIGN, INT32_MAX);
+    view.pitch = view.zones == 1 ? (int32_t)len
+                                 : (int32_t)sp_min64(sp_ceil_div(ranks, SP_ZONE_ALIGN) * SP_ZONE_ALIGN, INT32_MAX);
     return view;
 }
 

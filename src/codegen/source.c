@@ -11,8 +11,8 @@
 
 /* ---- What fills the regions ---- */
 
-/* Registers of a thread. A block starts with 128, 168 or 128 a thread for one, two or three warpgroups that multiply;
- * what they get and what the producer keeps must not exceed that. Wide results want more. */
+/* Registers of a thread. A block starts with 128, 168 or 128 a thread for one, two or three warpgroups that
+ * multiply; what they get and what the producer keeps must not exceed that. Wide results want more. */
 static void write_registers(const struct sp_spec *spec, struct sp_strbuf *out)
 {
     static const int consumer[] = {0, 200, 224, 160}, producer[] = {0, 56, 56, 32};

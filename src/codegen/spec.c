@@ -29,12 +29,13 @@ static int64_t mask_bytes(const struct sp_spec *spec)
 }
 
 /* The layout of attention_sm90.cuh: q of one or two items, two stages of k and of v, four tiles' masks
- * and records, items' records, what is left for later, barriers and flags, and what rounding up to 1024 may take. */
+ * and records, items' records, what is left for later, barriers and flags, and what rounding up to 1024 may take.
+ */
 static int64_t hopper_bytes(const struct sp_spec *spec, int q_stages)
 {
     int64_t head = (spec->head_dim + 63) / 64 * 128, value = (spec->value_dim + 63) / 64 * 128;
-    return q_stages * spec->tile_rows * head + 2 * spec->tile_cols * (head + value) + 4 * mask_bytes(spec) + 4 * 16 +
-           4 * 48 + 4 * 8 + 8 + 8 * 16 + 4 * 2 * 3 + 1024;
+    return q_stages * spec->tile_rows * head + 2 * spec->tile_cols * (head + value) + 4 * mask_bytes(spec) +
+           4 * 16 + 4 * 48 + 4 * 8 + 8 + 8 * 16 + 4 * 2 * 3 + 1024;
 }
 
 /* Blocks share what a multiprocessor has, each with a kilobyte that the system takes. */
@@ -71,7 +72,8 @@ static enum splat_status check_shape(const struct sp_spec *spec)
     if (spec->family == SP_FAMILY_HOPPER) {
         if (spec->arch != SPLAT_ARCH_SM90A)
             return sp_fail(SPLAT_UNSUPPORTED, "arch is sm_%d; the Hopper kernel needs sm_90a", (int)spec->arch);
-        if ((rows != 64 && rows != 128 && rows != 192) || warps != rows / 16 + 4 || cols < 32 || cols > 256 || cols % 32 != 0)
+        if ((rows != 64 && rows != 128 && rows != 192) || warps != rows / 16 + 4 || cols < 32 || cols > 256 ||
+            cols % 32 != 0)
             return sp_fail(
                 SPLAT_UNSUPPORTED,
                 "tile %dx%d with %d warps; the Hopper kernel takes 64, 128 or 192 rows, a multiple of 32 columns "

@@ -249,8 +249,8 @@ static void *row_address(const struct engine *e, const splat_tensor *tensor, int
     return (char *)tensor->data + at * (int64_t)sp_element_size(e->dtype);
 }
 
-/* The tokens of positions [first, first + count), -1 where there is none; how many of them lie before the end of the
- * zone. */
+/* The tokens of positions [first, first + count), -1 where there is none; how many of them lie before the end of
+ * the zone. */
 static int64_t find_tokens(const struct sp_view *view, int64_t first, int64_t count, int64_t *tokens)
 {
     int64_t there = sp_min64(count, sp_view_zone_ranks(view, first / view->pitch) - first % view->pitch);
@@ -404,10 +404,10 @@ static void store_row(const struct engine *e, const float *o, float divisor, voi
     }
 }
 
-/* Brings what earlier launches wrote for a row into it: outputs `o` of weight `sum` and log-sum-exp `lse` become those
- * of both. Gives the joint log-sum-exp. */
-static float merge_row(const struct engine *e, const struct scratch *s, float *o, float *sum, float lse, float before,
-                       const void *out)
+/* Brings what earlier launches wrote for a row into it: outputs `o` of weight `sum` and log-sum-exp `lse` become
+ * those of both. Gives the joint log-sum-exp. */
+static float merge_row(const struct engine *e, const struct scratch *s, float *o, float *sum, float lse,
+                       float before, const void *out)
 {
     if (before == -INFINITY)
         return lse;
@@ -421,8 +421,8 @@ static float merge_row(const struct engine *e, const struct scratch *s, float *o
     return top + logf(*sum);
 }
 
-static void store_results(const struct engine *e, const struct scratch *s, const struct sp_pass *pass, int64_t batch,
-                          int64_t head, int64_t rows)
+static void store_results(const struct engine *e, const struct scratch *s, const struct sp_pass *pass,
+                          int64_t batch, int64_t head, int64_t rows)
 {
     float *lse_head = e->lse ? e->lse + batch * e->lse_batch + head * e->lse_head : NULL;
     for (int64_t r = 0; r < rows; r++) {

@@ -33,7 +33,7 @@ struct splat_kernel {
     int persistent; /* as in struct sp_source */
     int lattice;    /* likewise */
     int blocks_per_sm, multiprocessors;
-    int64_t *launch_tiles; /* column tiles of each launch of the plan, over its masks */
+    int64_t *launch_tiles;         /* column tiles of each launch of the plan, over its masks */
     struct sp_schedule *schedules; /* one a launch, for the batch and heads of the options */
     int64_t l2_bytes;
     splat_compile_info info;
@@ -44,16 +44,17 @@ struct splat_kernel {
 enum splat_status sp_device_arch(const struct sp_driver *driver, sp_cu_device device, enum splat_arch wanted,
                                  enum splat_arch *arch);
 
-/* Column tiles of work item `item` of a pass, as find_work of the kernel numbers items; of the first mask when there is a
- * map. */
-int64_t sp_item_tiles(const splat_plan *plan, const struct sp_pass *pass, int64_t pairs, int64_t section, int64_t item);
+/* Column tiles of work item `item` of a pass, as find_work of the kernel numbers items; of the first mask when
+ * there is a map. */
+int64_t sp_item_tiles(const splat_plan *plan, const struct sp_pass *pass, int64_t pairs, int64_t section,
+                      int64_t item);
 
-/* How many (batch, head) pairs are walked together, so that their keys and values stay in L2; `group` query heads share
- * them. */
+/* How many (batch, head) pairs are walked together, so that their keys and values stay in L2; `group` query heads
+ * share them. */
 int sp_section_pairs(const splat_kernel *kernel, int group);
 
-/* Schedules for the launches of the kernel's plan at the batch and heads of its options: each item, in order, goes to the
- * block that is free first. *words becomes the array for the device, to be freed. SPLAT_NO_MEMORY. */
+/* Schedules for the launches of the kernel's plan at the batch and heads of its options: each item, in order, goes
+ * to the block that is free first. *words becomes the array for the device, to be freed. SPLAT_NO_MEMORY. */
 enum splat_status sp_schedule_make(splat_kernel *kernel, int32_t **words, int64_t *count);
 
 /* What SPLAT_ARCH_AUTO means without a context: the arch of device 0, or sm_90a when there is no device. */

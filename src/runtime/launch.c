@@ -151,11 +151,11 @@ struct tensor_map {
 
 enum { MAPS_MAX = 2 + 2 * 2 * 2 };
 
-/* A tensor for bulk copies of tiles of `tile` rows by 64 elements: under a view [batch, heads, y, x, dim] with `longer`
- * more grid rows than are whole; without views [batch, heads, 1, rows, dim]. */
+/* A tensor for bulk copies of tiles of `tile` rows by 64 elements: under a view [batch, heads, y, x, dim] with
+ * `longer` more grid rows than are whole; without views [batch, heads, 1, rows, dim]. */
 static enum splat_status encode_map(const splat_kernel *kernel, const char *name, const splat_tensor *tensor,
-                                    int64_t batch, int64_t heads, const struct sp_view *view, int longer, int64_t dim,
-                                    int64_t tile, struct tensor_map *map)
+                                    int64_t batch, int64_t heads, const struct sp_view *view, int longer,
+                                    int64_t dim, int64_t tile, struct tensor_map *map)
 {
     const uint64_t row = 2 * (uint64_t)tensor->row_stride;
     const uint64_t x = kernel->lattice ? (uint64_t)view->n0 : (uint64_t)view->len;
@@ -179,8 +179,8 @@ static enum splat_status encode_map(const splat_kernel *kernel, const char *name
                            "cuTensorMapEncodeTiled");
 }
 
-/* The maps of one tensor under one view: for zones of whole grid rows and, in kernels with views, for zones with one
- * more. A map that no tile uses is a copy. */
+/* The maps of one tensor under one view: for zones of whole grid rows and, in kernels with views, for zones with
+ * one more. A map that no tile uses is a copy. */
 static enum splat_status encode_view(const splat_kernel *kernel, const char *name, const splat_tensor *tensor,
                                      int64_t batch, int64_t heads, const struct sp_view *view, int64_t dim,
                                      int64_t tile, struct tensor_map *maps, int *count)
@@ -233,8 +233,8 @@ static int deals_evenly(const splat_kernel *kernel, const struct sp_pass *pass, 
     enum { ROUNDS_SEEN = 64 };
     int64_t rounds = (items + grid - 1) / grid;
     int64_t seen = rounds < ROUNDS_SEEN ? rounds : ROUNDS_SEEN;
-    double mean = (double)kernel->launch_tiles[pass->launch] /
-                  (double)(args->row_tile_count * kernel->plan->mask_count);
+    double mean =
+        (double)kernel->launch_tiles[pass->launch] / (double)(args->row_tile_count * kernel->plan->mask_count);
     double share = mean * (double)(rounds - seen);
     for (int64_t round = 0; round < seen; round++) {
         int64_t item = round % 2 ? (round + 1) * grid - 1 : round * grid;
@@ -256,8 +256,8 @@ static struct sp_launch_view launch_view(const struct sp_view *view)
 }
 
 /* One launch of the plan: its passes, one a mask, have the same views. */
-static enum splat_status launch(const splat_kernel *kernel, const splat_attention_args *a, const struct sp_pass *pass,
-                                struct sp_launch_args *args, void *stream)
+static enum splat_status launch(const splat_kernel *kernel, const splat_attention_args *a,
+                                const struct sp_pass *pass, struct sp_launch_args *args, void *stream)
 {
     const struct sp_driver *driver = kernel->driver;
     int64_t blocks = (int64_t)pass->row_tile_count * a->batch * a->heads;

@@ -8,7 +8,8 @@
 /* More items than this are dealt out in turn: their mean is what counts, and the list would be long. */
 enum { ITEMS_MAX = 1 << 19 };
 
-int64_t sp_item_tiles(const splat_plan *plan, const struct sp_pass *pass, int64_t pairs, int64_t section, int64_t item)
+int64_t sp_item_tiles(const splat_plan *plan, const struct sp_pass *pass, int64_t pairs, int64_t section,
+                      int64_t item)
 {
     int64_t together = section < pairs ? section : pairs;
     int64_t first_pair = item / (pass->row_tile_count * together) * together;
@@ -52,11 +53,10 @@ static void sink_top(struct slot *heap, int count)
 }
 
 /* Fills owner[item] and counts[block]. */
-static void deal(const splat_kernel *kernel, const struct sp_pass *pass, int64_t pairs, int64_t items, struct slot *heap,
-                 int blocks, int32_t *owner, int32_t *counts)
+static void deal(const splat_kernel *kernel, const struct sp_pass *pass, int64_t pairs, int64_t items,
+                 struct slot *heap, int blocks, int32_t *owner, int32_t *counts)
 {
-    const struct sp_tune_row *row =
-        &sp_tune_table_for(kernel->options.arch)->rows[kernel->plan->tune_row];
+    const struct sp_tune_row *row = &sp_tune_table_for(kernel->options.arch)->rows[kernel->plan->tune_row];
     int64_t kv_heads = kernel->options.kv_heads ? kernel->options.kv_heads : kernel->options.heads;
     int64_t section = sp_section_pairs(kernel, (int)(kernel->options.heads / kv_heads));
     for (int b = 0; b < blocks; b++)
@@ -65,7 +65,8 @@ static void deal(const splat_kernel *kernel, const struct sp_pass *pass, int64_t
         int block = heap[0].block;
         owner[item] = block;
         counts[block]++;
-        heap[0].free_ns += row->row_ns + row->full_ns * (double)sp_item_tiles(kernel->plan, pass, pairs, section, item);
+        heap[0].free_ns +=
+            row->row_ns + row->full_ns * (double)sp_item_tiles(kernel->plan, pass, pairs, section, item);
         sink_top(heap, blocks);
     }
 }

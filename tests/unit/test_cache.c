@@ -706,7 +706,8 @@ static void a_killed_writer_leaves_nothing_wrong(void **state)
         pid_t child = fork();
         if (child == 0)
             store_forever(box, 2000000);
-        /* Where even one store takes longer, as under a sanitizer, the writer lives longer until it gets one done. */
+        /* Where even one store takes longer, as under a sanitizer, the writer lives longer until it gets one done.
+         */
         struct timespec pause = {0, (long)rng_between(&rng, 100000, 30000000) * (hits ? 1 : 1 + round)};
         nanosleep(&pause, NULL);
         kill(child, SIGKILL);

@@ -37,8 +37,8 @@ struct walk {
     int64_t full, partial;
 };
 
-/* Kernels evaluate a predicate on the whole tile: it must refuse keys that do not exist, and where the mask is split
- * into parts it may refuse what another part allows. */
+/* Kernels evaluate a predicate on the whole tile: it must refuse keys that do not exist, and where the mask is
+ * split into parts it may refuse what another part allows. */
 static void walk_tile(struct walk *walk, const struct sp_pass *pass, const struct sp_segment *segment, int32_t t,
                       int64_t row0)
 {
@@ -108,7 +108,8 @@ static void walk_row_tile(struct walk *walk, const struct sp_pass *pass, const s
              (long long)tiles);
 }
 
-/* One pass: longest row tile first, ties by number. The launch that initialises has every query in just one tile. */
+/* One pass: longest row tile first, ties by number. The launch that initialises has every query in just one tile.
+ */
 static void walk_pass(struct walk *walk, const struct sp_pass *pass)
 {
     const struct sp_row_tile *tiles = &walk->plan->row_tiles[pass->first_row_tile];
@@ -340,8 +341,8 @@ static int check_layouts(const splat_mask *mask, const struct dense *truth, spla
     return others;
 }
 
-/* The same under every layout: residue, grid and comb views, parts beside and after each other; lengths that are and are
- * not multiples of the strides. */
+/* The same under every layout: residue, grid and comb views, parts beside and after each other; lengths that are
+ * and are not multiples of the strides. */
 static void every_layout_covers_once(void **state)
 {
     (void)state;
@@ -622,7 +623,8 @@ static int take_stretch(const splat_tile_stretch *stretch, void *user)
 {
     struct stretch_sink *sink = user;
     const splat_acsr_run *rows = &stretch->rows, *columns = &stretch->columns;
-    assert_true(stretch->pass >= 0 && rows->count > 0 && rows->width > 0 && columns->count > 0 && columns->width > 0);
+    assert_true(stretch->pass >= 0 && rows->count > 0 && rows->width > 0 && columns->count > 0 &&
+                columns->width > 0);
     assert_int_equal(strcmp(stretch->predicate, "none") == 0, stretch->kind == SPLAT_TILE_FULL);
     for (int32_t a = 0; a < rows->count * rows->width; a++)
         for (int32_t b = 0; b < columns->count * columns->width; b++) {
