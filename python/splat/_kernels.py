@@ -154,8 +154,8 @@ def check_scale(scale: Any) -> float:
     if scale is None:
         return 0.0
     scale = float(scale)
-    if scale == 0.0:
-        raise ValueError("scale is 0; it must be finite and above 0, or None for 1 / sqrt(head_dim)")
+    if not 0.0 < scale < float("inf"):
+        raise ValueError(f"scale is {scale:g}; it must be finite and above 0, or None for 1 / sqrt(head_dim)")
     return scale
 
 

@@ -16,7 +16,7 @@ _NAMES = ("q", "k", "v")
 
 def _operand(name: str, array: Any) -> np.ndarray:
     if not isinstance(array, np.ndarray):
-        raise ValueError(f"{name} is {type(array).__module__}.{type(array).__name__}; it must be a numpy.ndarray")
+        raise ValueError(f"{name} is {type(array).__module__}.{type(array).__name__}; it must be a numpy.ndarray (splat.torch and splat.jax take theirs)")
     if array.dtype.name not in DTYPES or not array.dtype.isnative:
         raise UnsupportedError(
             f"{name} has dtype {array.dtype}; the CPU engine takes float32, float16 and bfloat16 (of ml_dtypes), in native "

@@ -621,6 +621,8 @@ def from_dense(array: Any) -> Mask:
     -------
     Pattern or PatternMap
     """
+    if hasattr(array, "tocsr"):
+        raise ValueError(f"array is a sparse {type(array).__name__}; from_csr takes it")
     array = _bool_array("array", array, (2, 3, 4))
     if array.ndim == 2:
         return _dense(array)
@@ -767,7 +769,7 @@ def as_mask(mask: Any) -> Mask:
         return _by_text(text_key(mask))
     raise ValueError(
         f"mask is {type(mask).__name__}; it must be a Pattern, a PatternMap or the text of an expression (from_dense makes a "
-        "pattern of an array)"
+        "pattern of an array, from_csr of a sparse matrix)"
     )
 
 

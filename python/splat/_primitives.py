@@ -17,6 +17,9 @@ def _make(name: str, arguments: str, q_len: int | None, kv_len: int | None, alig
 
 
 def _list(*numbers: int) -> str:
+    for n, number in enumerate(numbers):
+        if not hasattr(number, "__index__"):
+            raise ValueError(f"argument {n + 1} is {type(number).__name__}; it must be an integer (each number is an argument)")
     return ", ".join(str(operator.index(n)) for n in numbers)
 
 

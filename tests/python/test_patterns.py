@@ -353,3 +353,14 @@ def heads_of(mask):
 def test_the_help_lists_every_primitive():
     text = splat.pattern_help()
     assert all(re.search(rf"^{name}\b", text, re.M) for name in PRIMITIVES)
+
+
+def test_wrong_inputs_name_what_takes_them():
+    with pytest.raises(ValueError, match="from_csr"):
+        splat.from_dense(scipy.sparse.csr_array(np.eye(3)))
+    with pytest.raises(ValueError, match="argument 1 is list"):
+        splat.documents([3, 5])
+    q = np.zeros((1, 1, 4, 8), np.float32)
+    for scale in (-1.0, 0.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="None for 1 / sqrt"):
+            splat.attention(q, q, q, "causal", scale=scale)
