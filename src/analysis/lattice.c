@@ -246,11 +246,9 @@ static bool find_tokens(const struct lattice_source *s, struct sp_row_eval *eval
     int64_t zone = eval->row / view->pitch, rank = eval->row % view->pitch;
     int64_t ranks = sp_view_zone_ranks(view, zone), limit = rank < ranks ? ranks - rank : view->pitch - rank;
     int64_t step = eval->step, x = zone * view->c + rank % view->c;
-    bool exists = rank < ranks && x < view->n0;
+    bool exists = rank < ranks;
     if (step % view->c != 0 && exists && limit > view->c - rank % view->c)
         limit = view->c - rank % view->c; /* to the end of the grid row */
-    if (rank < ranks && !exists)
-        limit = 1;
     int64_t rows = (limit + step - 1) / step;
     if (rows < eval->valid)
         eval->valid = rows;
@@ -285,9 +283,10 @@ static void lattice_row(struct sp_row_source *self, struct sp_row_eval *eval, st
 
 /* ---- The whole ---- */
 
-static bool has_bits(const splat_acsr *acsr)
+/* Whether a mask of positions can be made at all. A last zone narrower than the others would have ranks without tokens. */
+static bool serves(const splat_acsr *acsr, const struct sp_view *view)
 {
-    return acsr->bit_words > 0;
+    return acsr->bit_words == 0 && sp_view_fits(view) && view->n0 % view->c == 0;
 }
 
 static struct lattice_source *new_source(const splat_acsr *acsr, const struct sp_view *rows,
@@ -316,7 +315,7 @@ enum splat_status sp_lattice_acsr(const splat_acsr *acsr, const struct sp_view *
                                   const struct sp_part *part, splat_acsr **made)
 {
     *made = NULL;
-    if (has_bits(acsr) || !sp_view_fits(rows) || !sp_view_fits(columns) || sp_view_cut_zone(rows) >= 0)
+    if (!serves(acsr, rows) || !serves(acsr, columns) || sp_view_cut_zone(rows) >= 0)
         return SPLAT_OK;
     struct lattice_source *source = new_source(acsr, rows, columns, part);
     if (!source)
@@ -368,7 +367,7 @@ enum splat_status sp_lattice_sample(const splat_acsr *acsr, const struct sp_view
                                     int64_t samples, double *tiles)
 {
     *tiles = HUGE_VAL;
-    if (has_bits(acsr) || !sp_view_fits(columns))
+    if (!serves(acsr, columns))
         return SPLAT_OK;
     const struct sp_view linear = sp_view_make(SP_VIEW_LINEAR, 1, 1, acsr->q_len);
     struct lattice_source *source = new_source(acsr, &linear, columns, part);

@@ -97,12 +97,14 @@ static int leading_strides(struct tally *tally, struct tally_entry *found, int m
 
 /* ---- Layouts ---- */
 
-static int64_t power_of_two_at_most(int64_t x)
+/* The widest zone of a view with this n0, at most `most`: a power of two that divides n0, since ranks of a narrower last
+ * zone would hold no tokens. */
+static int64_t zone_width(int64_t n0, int64_t most)
 {
-    int64_t p = 1;
-    while (2 * p <= x)
-        p *= 2;
-    return p;
+    int64_t c = 1;
+    while (2 * c <= most && 2 * c <= WIDEST_ZONE && n0 % (2 * c) == 0)
+        c *= 2;
+    return c;
 }
 
 static struct sp_layout one_pass(enum sp_view_kind kind, int64_t n0, int64_t c, const struct sp_mask_set *set)
@@ -153,7 +155,7 @@ static void suggest_for_stride(struct suggestions *s, const struct tally *tally,
                                const struct sp_mask_set *set)
 {
     const int64_t d = lead->stride;
-    const int64_t zone = power_of_two_at_most(sp_min64(sp_min64(WIDEST_ZONE, d / 2), 2 * lead->width - 1));
+    const int64_t zone = zone_width(d, sp_min64(d / 2, 2 * lead->width - 1));
     const bool alone = lead->pairs > 0.999 * tally->pairs;
     const struct sp_view linear = sp_view_make(SP_VIEW_LINEAR, 1, 1, set->q_len);
     const struct sp_view comb = sp_view_make(SP_VIEW_COMB, d, zone, set->kv_len);
@@ -166,7 +168,8 @@ static void suggest_for_stride(struct suggestions *s, const struct tally *tally,
         snprintf(layout.name, sizeof layout.name, "linear, then residue %lld", (long long)d);
         suggest(s, layout);
     }
-    for (int64_t c = 8; c <= 16 && lead->width > 1 && d >= 2 * c; c *= 2) {
+    const int64_t widest = zone_width(d, sp_min64(16, d / 2));
+    for (int64_t c = sp_max64(widest / 2, 4); c <= widest && lead->width > 1; c *= 2) {
         layout = one_pass(SP_VIEW_GRID, d, c, set);
         snprintf(layout.name, sizeof layout.name, "grid %lld by %lld", (long long)d, (long long)c);
         suggest(s, layout);
@@ -208,7 +211,7 @@ static void suggest_for_long_rows(struct suggestions *s, const struct sp_mask_se
     }
     if (widest == 0 || widest > n0 / 2)
         return;
-    int64_t c = sp_min64(WIDEST_ZONE, power_of_two_at_most(widest));
+    int64_t c = zone_width(n0, widest);
     struct sp_layout layout = linear_layout(set);
     layout.pass_count = 2;
     layout.passes[0].parts[0] = (struct sp_part){SP_PART_SHORT, 0, (int64_t)threshold};

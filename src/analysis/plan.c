@@ -307,12 +307,13 @@ enum splat_status splat_plan_candidate(const splat_plan *plan, int64_t index, co
 static splat_acsr_run tokens_of(const struct sp_view *view, int64_t first, int64_t count)
 {
     int64_t zone = first / view->pitch, rank = first % view->pitch, c = view->c;
-    count = sp_min64(count, sp_view_zone_ranks(view, zone) - rank);
-    int64_t y = sp_ceil_div(count, c), width = sp_min64(c, view->n0 - zone * c);
     int32_t start = (int32_t)sp_view_token(view, first);
     if (view->zones == 1)
-        return (splat_acsr_run){start, 0, 1, (int32_t)count};
-    return (splat_acsr_run){start, y > 1 ? view->n0 : 0, (int32_t)y, (int32_t)width};
+        return (splat_acsr_run){start, 0, 1, (int32_t)sp_min64(count, view->len - rank)};
+    /* Copies end with the last grid row that is whole in the zone. */
+    int64_t ranks = zone == sp_view_cut_zone(view) ? (int64_t)view->whole * c : sp_view_zone_ranks(view, zone);
+    int64_t y = sp_ceil_div(sp_min64(count, ranks - rank), c);
+    return (splat_acsr_run){start, y > 1 ? view->n0 : 0, (int32_t)y, (int32_t)c};
 }
 
 /* Visits a segment, zone by zone; the visitor's answer. */

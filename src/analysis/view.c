@@ -33,9 +33,6 @@ int64_t sp_view_positions(const struct sp_view *view)
 
 int64_t sp_view_zone_ranks(const struct sp_view *view, int64_t zone)
 {
-    int64_t width = sp_min64(view->c, view->n0 - zone * view->c); /* the last zone may be narrower */
-    if (width < view->c)
-        return (int64_t)view->whole * view->c; /* its grid rows still take c ranks each */
     return (int64_t)view->whole * view->c + sp_clamp64(view->rest - zone * view->c, 0, view->c);
 }
 
@@ -43,7 +40,7 @@ int64_t sp_view_token(const struct sp_view *view, int64_t position)
 {
     int64_t zone = position / view->pitch, rank = position % view->pitch;
     int64_t x = zone * view->c + rank % view->c, token = view->n0 * (rank / view->c) + x;
-    return x < view->n0 && token < view->len && rank < sp_view_zone_ranks(view, zone) ? token : -1;
+    return token < view->len && rank < sp_view_zone_ranks(view, zone) ? token : -1;
 }
 
 bool sp_view_next_tile(const struct sp_view *view, int64_t tile, int64_t *position, int64_t *count)

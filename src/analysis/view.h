@@ -26,7 +26,7 @@
 /* Every tile height and width divides it. */
 enum { SP_ZONE_ALIGN = 1920 };
 
-/* c is a power of two up to 32, which divides every tile size; n0 of a linear view is 1. */
+/* c is a power of two up to 32, which divides every tile size, and divides n0; n0 of a linear view is 1. */
 struct sp_view sp_view_make(enum sp_view_kind kind, int64_t n0, int64_t c, int64_t len);
 
 /* Whether the view has fewer than 2^31 positions. */

@@ -356,6 +356,10 @@ static void every_layout_covers_once(void **state)
         "grid(32, 5)",
         "grid(32, 3, 9)",
         "grid(30, 7)",
+        "grid(28, 7) | rows(0, 1)",
+        "grid(20, 5) | rows(0, 9) | cols(0, 64)",
+        "swin(60, 6, 3) | rows(0, 64)",
+        "blocks(192) | comb(33, 27)",
         "swin(32, 8, 4)",
         "checkerboard(24)",
         "strided(6) | strided(9)",
@@ -366,6 +370,7 @@ static void every_layout_covers_once(void **state)
         "strided(16) & window(200) | documents(100, 200)",
     };
     const struct shape shapes[] = {{768, 768, SPLAT_ALIGN_BOTTOM_RIGHT},
+                                   {840, 840, SPLAT_ALIGN_BOTTOM_RIGHT}, /* 28, 30, 20 and 60 divide it, not 8 */
                                    {700, 651, SPLAT_ALIGN_BOTTOM_RIGHT},
                                    {333, 720, SPLAT_ALIGN_TOP_LEFT}};
     int others = 0;
