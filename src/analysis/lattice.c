@@ -374,20 +374,24 @@ enum splat_status sp_lattice_sample(const splat_acsr *acsr, const struct sp_view
     if (!source)
         return SPLAT_NO_MEMORY;
     struct sp_runs runs = {0};
+    enum { SHORTEST_TILE = 64 };
+    static const int64_t steps[3] = {0, 1, 21};
     const bool together = rows->zones == 1 && columns->zones > 1;
     int64_t sum = 0;
     bool failed = false;
     for (int64_t k = 0; k < samples && !failed; k++) {
         int64_t row = (2 * k + 1) * acsr->q_len / (2 * samples), first[3], found[3] = {0};
         int64_t most = 0, all = 0;
-        for (int n = 0; n < (together ? 3 : 1) && row + 21 * n < acsr->q_len && !failed; n++) {
-            found[n] = sample_row(source, row + 21 * n, tile, &runs, &first[n], &failed);
+        for (int n = 0; n < (together ? 3 : 1) && row + steps[n] < acsr->q_len && !failed; n++) {
+            found[n] = sample_row(source, row + steps[n], tile, &runs, &first[n], &failed);
             most = found[n] > most ? found[n] : most;
             bool seen = false;
             for (int m = 0; m < n; m++)
                 seen |= first[m] == first[n];
             all = seen ? most : all + found[n];
         }
+        if (found[1] > 0 && first[0] != first[1]) /* neighbours differ: then so do all rows of a tile */
+            all = SHORTEST_TILE * found[1];
         sum += all > most ? all : most;
     }
     if (!failed)
