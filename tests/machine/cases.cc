@@ -55,7 +55,7 @@ const std::vector<Case> &all_cases()
         // -- views, and launches that merge
         {"residue",        SM80, "dilated(40, 3)",                  200,  200, HALF,  64,  64,  64,  64,  1, 2, 1, BSHD, BAD_VALUES, 3},
         {"comb-view",      SM80, "comb(16, 4)",                     130,  200, BF16,  40,  72,  64,  64,  1, 1, 1, BHSD, BAD_VALUES, 2},
-        {"grid-view",      SM80, "grid(16, 5)",                     200,  200, HALF,  64,  64, 128,  64,  1, 1, 1, BHSD, GAPS, 4},
+        {"grid-view",      SM80, "grid(16, 5)",                     200,  200, HALF,  64,  64, 128,  64,  1, 1, 1, BHSD, GAPS, 5},
         {"launches",       SM80, "causal & (window(50, 0) | strided(16))",
                                                                     200,  200, BF16,  64,  64,  64,  64,  1, 2, 1, BSHD, BAD_VALUES, 3},
         {"launches-alone", SM80, "causal & (window(50, 0) | strided(16)); causal & (window(30, 0) | strided(16))",
@@ -104,7 +104,7 @@ const std::vector<Case> &all_cases()
         // -- views, and launches that merge
         {"h-residue",      SM90, "dilated(60, 3)",                  301,  301, HALF,  64,  64,  64,  64,  1, 2, 1, BSHD, BAD_VALUES, 3},
         {"h-comb-view",    SM90, "comb(16, 4)",                     130,  300, BF16,  40,  72, 128, 128,  1, 1, 1, BHSD, BAD_VALUES, 2},
-        {"h-grid-view",    SM90, "grid(16, 5)",                     200,  200, HALF, 128, 128,  64,  64,  1, 2, 1, BHSD, GAPS, 4},
+        {"h-grid-view",    SM90, "grid(16, 5)",                     200,  200, HALF, 128, 128,  64,  64,  1, 2, 1, BHSD, GAPS, 5},
         {"h-launches",     SM90, "causal & (window(50, 0) | strided(16))",
                                                                     200,  200, BF16,  64,  64, 128, 128,  1, 2, 1, BSHD, BAD_VALUES, 3},
         {"h-merge-many",   SM90, "causal & (window(30, 0) | strided(8))",
