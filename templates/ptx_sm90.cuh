@@ -203,12 +203,6 @@ __device__ __forceinline__ int grid_size()
     return static_cast<int>(gridDim.x);
 }
 
-// A word of global memory that no one writes while the kernel runs.
-__device__ __forceinline__ unsigned load_constant_u32(const unsigned *address)
-{
-    return __ldg(address);
-}
-
 // One lane of the warp, the same each time; all 32 lanes take part.
 __device__ __forceinline__ bool elect_lane()
 {

@@ -395,7 +395,6 @@ static void describe(const struct sp_choice *c, const struct shape *shape, const
     out->tune_row = shape->tune_index;
     out->full_tiles = shape->full;
     out->partial_tiles = shape->partial;
-    out->launches = layout->pass_count;
     snprintf(out->summary, sizeof out->summary,
              "%s kernel, %s (layout %d), %dx%d: %s%lld full + %lld partial tiles, %.1f us", family_name(row),
              layout->name, shape->layout + 1, row->rows, row->cols, c->sampled ? "about " : "",
@@ -434,7 +433,6 @@ static void describe_dense(const struct sp_choice *c, const struct sp_tune_row *
     out->tune_row = (int32_t)(row - c->table->rows);
     out->full_tiles = 0;
     out->partial_tiles = tiles;
-    out->launches = 1;
     snprintf(out->summary, sizeof out->summary, "%s kernel, dense, %dx%d: %lld tiles, %.1f us", family_name(row),
              row->rows, row->cols, (long long)tiles, us);
     double area = (double)tiles * row->rows * row->cols;

@@ -42,6 +42,16 @@ static void give_up(struct lattice_source *s, struct sp_row_eval *eval)
 
 /* ---- Columns ---- */
 
+static struct sp_aff last_block(const struct sp_sym_run *run)
+{
+    return sp_add(run->start, sp_addc(sp_mulc(run->count, run->stride), -run->stride));
+}
+
+static struct sp_aff run_end(const struct sp_sym_run *run)
+{
+    return sp_add(run->stride ? last_block(run) : run->start, run->width);
+}
+
 static void add_piece(struct lattice_source *s, struct sp_row_eval *eval, int64_t zone, struct sp_aff start,
                       int64_t stride, struct sp_aff count, struct sp_aff width)
 {
@@ -50,8 +60,7 @@ static void add_piece(struct lattice_source *s, struct sp_row_eval *eval, int64_
         give_up(s, eval);
         return;
     }
-    struct sp_aff end =
-        stride ? sp_add(start, sp_addc(sp_add(sp_mulc(count, stride), width), -stride)) : sp_add(start, width);
+    struct sp_aff end = run_end(&(struct sp_sym_run){start, count, width, stride});
     if (zone == sp_view_cut_zone(view) && sp_lt(eval, sp_const((int64_t)view->whole * view->c), end)) {
         give_up(s, eval);
         return;
@@ -149,9 +158,7 @@ static void push_pieces(struct lattice_source *s, struct sp_row_eval *eval, stru
             give_up(s, eval);
             return;
         }
-        reached = run.stride
-                      ? sp_add(run.start, sp_addc(sp_add(sp_mulc(run.count, run.stride), run.width), -run.stride))
-                      : sp_add(run.start, run.width);
+        reached = run_end(&run);
         run.start = sp_addc(run.start, s->pieces[k].zone * s->columns.pitch);
         sp_push_run(eval, out, run.start, run.stride, run.count, run.width);
     }
@@ -177,11 +184,6 @@ static struct sp_aff row_pairs(const struct sp_runs *runs, struct sp_row_eval *e
 static bool is_strided(const struct lattice_source *s, struct sp_row_eval *eval, const struct sp_sym_run *run)
 {
     return run->stride % s->part.stride == 0 && !sp_lt(eval, sp_const(s->part.width), run->width);
-}
-
-static struct sp_aff last_block(const struct sp_sym_run *run)
-{
-    return sp_add(run->start, sp_addc(sp_mulc(run->count, run->stride), -run->stride));
 }
 
 /* A wide block beside strided ones may have swallowed one that would have stood right at its edge: that one is

@@ -86,7 +86,6 @@ struct sp_candidate {
     double predicted_us;
     int64_t full_tiles, partial_tiles;
     int32_t tune_row;
-    int32_t launches;
 };
 
 struct splat_plan {

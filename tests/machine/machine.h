@@ -92,8 +92,6 @@ void load_matrices(unsigned *to, int count, bool transposed, unsigned address, i
 void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, bool bf16, int line);
 
 // ---- Instructions of sm_90a ----
-
-unsigned load_constant(const unsigned *address);
 bool vote_any(bool flag, int line);
 int broadcast(int value, int line); // of lane 0
 bool elect(int line);

@@ -447,12 +447,6 @@ void check_load(const void *from, size_t bytes, bool aligned, Place place)
     check_global(reinterpret_cast<uintptr_t>(from), bytes, false, aligned, place);
 }
 
-__attribute__((noinline)) unsigned load_constant(const unsigned *address)
-{
-    check_load(address, sizeof *address, true, __builtin_return_address(0));
-    return *address;
-}
-
 // A prefetch reads nothing, but one beyond all buffers is a slip.
 __attribute__((noinline)) void prefetch(const void *address)
 {

@@ -160,11 +160,6 @@ __forceinline__ int grid_size()
     return static_cast<int>(machine::grid_size());
 }
 
-__forceinline__ unsigned load_constant_u32(const unsigned *address)
-{
-    return machine::load_constant(address);
-}
-
 __forceinline__ bool elect_lane(HERE)
 {
     return machine::elect(line);

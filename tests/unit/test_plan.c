@@ -3,6 +3,7 @@
 #include "brute.h"
 
 #include "analysis/plan.h"
+#include "analysis/view.h"
 
 static splat_options options_of(int64_t head_dim)
 {
@@ -415,6 +416,20 @@ static void layouts_of_any_mask_cover_once(void **state)
     assert_true(others >= 20);
 }
 
+/* Tiles never straddle zones: what zones are apart is a multiple of every tile side. */
+static void tile_sides_divide_the_pitch(void **state)
+{
+    (void)state;
+    const enum splat_arch archs[] = {SPLAT_ARCH_SM80, SPLAT_ARCH_SM90A};
+    for (int a = 0; a < 2; a++) {
+        const struct sp_tune_table *table = sp_tune_table_for(archs[a]);
+        for (int k = 0; k < table->row_count; k++)
+            if (SP_ZONE_ALIGN % table->rows[k].rows || SP_ZONE_ALIGN % table->rows[k].cols)
+                FAIL("%s row %d: tile %dx%d does not divide %d", table->chip, k, table->rows[k].rows,
+                     table->rows[k].cols, SP_ZONE_ALIGN);
+    }
+}
+
 /* Every shape of the tune table can be forced, and covers as exactly; other shapes are refused. */
 static void forced_shapes_cover_too(void **state)
 {
@@ -813,6 +828,7 @@ int main(void)
         cmocka_unit_test(primitives_are_covered_once),
         cmocka_unit_test(growing_rows_are_covered_once),
         cmocka_unit_test(the_suite_is_covered_once),
+        cmocka_unit_test(tile_sides_divide_the_pitch),
         cmocka_unit_test(every_layout_covers_once),
         cmocka_unit_test(layouts_of_any_mask_cover_once),
         cmocka_unit_test(forced_shapes_cover_too),
