@@ -251,6 +251,55 @@ def one_tile_shape(env, n, table, dim, rows, cols):
     return 1
 
 
+# ---- Few queries before a long cache, row tiles in parts ----
+
+def decode(env):
+    """Heads of a group in one row tile, keys in parts: groups that are and are not a power of two, up to 16 queries."""
+    sizes = ((1, 100), (3, 700)) if env.quick else ((1, 64), (1, 1000), (2, 333), (5, 8193), (16, 4096), (33, 3000))
+    for q_len, kv_len in sizes:
+        for heads, kv_heads in ((8, 2), (6, 2), (5, 1), (8, 8), (24, 2)):
+            for expression in ("causal", "causal & window(500, 0)", "full", "comb(16, 4)", "causal & strided(3)"):
+                for dim, tile in ((64, {}), (128, {}), (128, {"tile_rows": 64, "tile_cols": 32})):
+                    mask = env.lib.expression(expression, q_len, kv_len)
+                    allowed = torch.tensor([list(row) for row in mask.rows(range(q_len))], dtype=torch.bool)
+                    q, k, v = env.qkv(BF16, dim, heads=heads, kv_heads=kv_heads, batch=2, q_len=q_len, kv_len=kv_len)
+                    v[:, :, kv_len // 2] = float("nan")  # for the rows that may see it alone
+                    env.check(f"{expression} {q_len} x {kv_len}, {heads} heads on {kv_heads}, D {dim} {tile}", env.compare,
+                              mask, allowed, q, k, v, lse=heads != 5, **tile)
+    q, k, v = env.qkv(BF16, 128, heads=8, kv_heads=2, q_len=1, kv_len=5000)
+    kernel = env.compile(env.lib.expression("full", 1, 5000), q, k, v)
+    for heads, kv_heads in ((8, 2), (16, 4), (16, 1), (3, 3)):  # other counts than it was compiled for
+        q, k, v = env.qkv(BF16, 128, heads=heads, kv_heads=kv_heads, q_len=1, kv_len=5000)
+        env.check(f"{heads} heads on {kv_heads} by a kernel for 8 on 2", env.compare, None, torch.ones((1, 5000)), q, k, v,
+                  kernel=kernel)
+    for batch_masks in ("causal & window(99, 0)", "full - full"):
+        masks = [env.lib.expression("full", 2, 900), env.lib.expression(batch_masks, 2, 900)]
+        allowed = torch.stack([torch.tensor([list(row) for row in m.rows(range(2))], dtype=torch.bool) for m in masks])
+        q, k, v = env.qkv(BF16, 64, heads=8, kv_heads=2, batch=2, q_len=2, kv_len=900)
+        env.check(f"a mask a batch entry, {batch_masks}", env.compare, env.lib.map(masks, 2, 1), allowed[:, None], q, k, v)
+
+
+def long_rows(env):
+    """Row tiles that are longer than all else, so that they come in parts; merged parts too."""
+    for expression in ("window(30) | rows(0, 40) | cols(0, 9)", "rows(100, 101)", "causal & (window(50, 0) | rows(1900, 2000))",
+                       "window(30) | strided(2)", "full", "random_blocks(64, 2, 5) | rows(64, 128)"):
+        for dim in (64, 128, 256):
+            for layout in range(0, 5):
+                n = 600 if env.quick else 2000
+                mask = env.lib.expression(expression, n)
+                allowed = torch.tensor([list(row) for row in mask.rows(range(n))], dtype=torch.bool)
+                q, k, v = env.qkv(BF16, dim, q_len=n)
+                v[:, :, n // 3] = float("nan")
+                try:
+                    kernel = env.compile(mask, q, k, v, layout=layout)
+                except splat_ctypes.SplatError as error:
+                    if error.status != splat_ctypes.UNSUPPORTED:
+                        env.failures.append(f"{expression} layout {layout}: {error}")
+                    continue
+                env.check(f"{expression} D {dim} layout {layout}", env.compare, mask, allowed, q, k, v, kernel=kernel,
+                          lse=layout % 2 == 0)
+
+
 # ---- Views ----
 
 VIEW_MASKS = ("strided(5)", "dilated(40, 3)", "causal & (window(20, 0) | strided(32))", "causal & (blocks(32) | comb(32, 8))",
@@ -301,5 +350,5 @@ GROUPS += [(f"suite_small_{name}_d{dim}", suite_small(dtype, dim), False)
            for dtype, name in ((FP16, "fp16"), (BF16, "bf16")) for dim in (64, 128)]
 GROUPS += [(f.__name__, f, False) for f in (lengths, head_dims, grouped_heads, layouts, unequal_lengths, head_masks,
                                             empty_rows, random_bytes, same_mask_other_source, nonfinite, low_scores,
-                                            tile_shapes)]
+                                            tile_shapes, decode, long_rows)]
 GROUPS += [(f"views_d{dim}_{family}", views(dim, family), False) for dim in (64, 128) for family in ("default", "portable")]

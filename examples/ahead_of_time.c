@@ -4,8 +4,8 @@
  *     cc ahead_of_time.c $(pkg-config --cflags --libs splat) -o ahead_of_time && ./ahead_of_time [FOLDER]
  *
  * Needs NVRTC: from a CUDA toolkit, or `pip install nvidia-cuda-nvrtc`. Lengths, batch sizes, head counts
- * and strides are not part of a kernel; the tile shape that the plan chooses for them is. So compile for the lengths and
- * head counts that will run, or pin tile_rows, tile_cols and layout.
+ * and strides are not part of a kernel; the tile shape that the plan chooses for them is. So compile for the
+ * lengths and head counts that will run, or pin tile_rows, tile_cols and layout.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -45,7 +45,7 @@ extern "C" {
 #define SPLAT_VERSION_MAJOR 0
 #define SPLAT_VERSION_MINOR 1
 #define SPLAT_VERSION_PATCH 0
-#define SPLAT_VERSION "0.1.0"
+#define SPLAT_VERSION       "0.1.0"
 
 /* The version of the library at run time, as "major.minor.patch". */
 SPLAT_API const char *splat_version(void);
@@ -168,8 +168,8 @@ SPLAT_API int splat_acsr_equal(const splat_acsr *a, const splat_acsr *b);
 
 /* The runs of row i in ascending order: writes at most `capacity` of them to `runs` (may be NULL when capacity is
  * 0) and the number the row has to *count. */
-SPLAT_API enum splat_status splat_acsr_row(const splat_acsr *acsr, int64_t i, splat_acsr_run *runs, int64_t capacity,
-                                           int64_t *count);
+SPLAT_API enum splat_status splat_acsr_row(const splat_acsr *acsr, int64_t i, splat_acsr_run *runs,
+                                           int64_t capacity, int64_t *count);
 
 /* Expands row i to kv_len bytes, 1 = allowed. */
 SPLAT_API enum splat_status splat_acsr_expand_row(const splat_acsr *acsr, int64_t i, uint8_t *bytes);
@@ -185,9 +185,9 @@ enum splat_device {
 };
 
 enum splat_arch {
-    SPLAT_ARCH_AUTO = 0,   /* the device's own; sm_90a when there is no device */
-    SPLAT_ARCH_SM80 = 80,  /* Ampere and everything later */
-    SPLAT_ARCH_SM90A = 90  /* Hopper */
+    SPLAT_ARCH_AUTO = 0,  /* the device's own; sm_90a when there is no device */
+    SPLAT_ARCH_SM80 = 80, /* Ampere and everything later */
+    SPLAT_ARCH_SM90A = 90 /* Hopper */
 };
 
 typedef struct splat_options {
@@ -199,11 +199,11 @@ typedef struct splat_options {
     int64_t value_dim;        /* D of v and o, same limits; 0 = head_dim */
     /* What the cost model should expect; they steer the choice of tiles and may differ from what is run. */
     int64_t batch, heads, kv_heads; /* defaults 1, 1, 0; kv_heads 0 = heads */
-    /* Force a tile shape (rows x columns) instead of the cheapest: 0 = choose. SPLAT_UNSUPPORTED when the tune table
-     * has no such row. */
+    /* Force a tile shape (rows x columns) instead of the cheapest: 0 = choose. SPLAT_UNSUPPORTED when the tune
+     * table has no such row. */
     int64_t tile_rows, tile_cols;
-    /* Force how the mask is laid out in views and passes: 0 = the cheapest, 1 = token order, more = the others that the
-     * mask suggests, as splatc explain numbers them. SPLAT_UNSUPPORTED when there is none of that number. */
+    /* Force how the mask is laid out in views and passes: 0 = the cheapest, 1 = token order, more = the others that
+     * the mask suggests, as splatc explain numbers them. SPLAT_UNSUPPORTED when there is none of that number. */
     int64_t layout;
 } splat_options;
 
@@ -222,9 +222,9 @@ SPLAT_API void splat_plan_destroy(splat_plan *plan);
 typedef struct splat_plan_info {
     size_t struct_size;
     int64_t q_len, kv_len;
-    int64_t masks;            /* distinct masks of a map; else 1 */
-    int64_t allowed_pairs;    /* summed over distinct masks */
-    int64_t computed_pairs;   /* tiles x tile area, likewise */
+    int64_t masks;          /* distinct masks of a map; else 1 */
+    int64_t allowed_pairs;  /* summed over distinct masks */
+    int64_t computed_pairs; /* tiles x tile area, likewise */
     int64_t full_tiles, partial_tiles;
     int64_t passes, families;
     int64_t tile_rows, tile_cols;
@@ -239,31 +239,32 @@ typedef struct splat_plan_info {
 SPLAT_API void splat_plan_info_init(splat_plan_info *info);
 SPLAT_API enum splat_status splat_plan_get_info(const splat_plan *plan, splat_plan_info *info);
 
-/* One candidate of the choice, `index` from 0 in ascending predicted time; the first is the one taken. Text is owned
- * by the plan: shape and cost in `summary`, why it lost (or "chosen") in `reason`. */
+/* One candidate of the choice, `index` from 0 in ascending predicted time; the first is the one taken. Text is
+ * owned by the plan: shape and cost in `summary`, why it lost (or "chosen") in `reason`. */
 SPLAT_API enum splat_status splat_plan_candidate(const splat_plan *plan, int64_t index, const char **summary,
                                                  const char **reason, double *predicted_us);
 
 enum splat_tile_kind { SPLAT_TILE_FULL = 0, SPLAT_TILE_PARTIAL = 1 };
 
-/* A stretch of equal tiles: the queries and the keys that they take, as runs of rows and of columns of the mask. In token
- * order both are one block; under other views they are boxes, such as every fourth token or a patch of an image. */
+/* A stretch of equal tiles: the queries and the keys that they take, as runs of rows and of columns of the mask. In
+ * token order both are one block; under other views they are boxes, such as every fourth token or a patch of an
+ * image. */
 typedef struct splat_tile_stretch {
-    int64_t pass;               /* launch it belongs to */
-    int64_t row_tile;           /* numbers the row tiles of the pass */
-    splat_acsr_run rows;        /* of the row tile */
-    splat_acsr_run columns;     /* of all its tiles together */
+    int64_t pass;           /* launch it belongs to */
+    int64_t row_tile;       /* numbers the row tiles of the pass */
+    splat_acsr_run rows;    /* of the row tile */
+    splat_acsr_run columns; /* of all its tiles together */
     int64_t tiles;
     enum splat_tile_kind kind;
-    const char *predicate;      /* its name, for PARTIAL tiles; "none" for FULL ones */
+    const char *predicate; /* its name, for PARTIAL tiles; "none" for FULL ones */
 } splat_tile_stretch;
 
-/* Calls `visit` for every stretch of equal tiles of distinct mask `mask_index`, pass by pass, row tile by row tile. A
- * non-zero return stops the walk. Every allowed pair is computed once; where the mask is split into parts, tiles of
- * different parts may overlap, and each computes its own part's pairs. */
+/* Calls `visit` for every stretch of equal tiles of distinct mask `mask_index`, pass by pass, row tile by row tile.
+ * A non-zero return stops the walk. Every allowed pair is computed once; where the mask is split into parts, tiles
+ * of different parts may overlap, and each computes its own part's pairs. */
 typedef int (*splat_tile_fn)(const splat_tile_stretch *stretch, void *user);
-SPLAT_API enum splat_status splat_plan_visit_tiles(const splat_plan *plan, int64_t mask_index,
-                                                   splat_tile_fn visit, void *user);
+SPLAT_API enum splat_status splat_plan_visit_tiles(const splat_plan *plan, int64_t mask_index, splat_tile_fn visit,
+                                                   void *user);
 
 /* ---- Stages as text ------------------------------------------------------------------------------------- */
 
@@ -280,8 +281,8 @@ enum splat_stage {
 typedef int (*splat_write_fn)(const char *text, size_t size, void *user);
 
 /* Writes one stage of the pipeline for this mask and these options. The first four need no device and no NVRTC. */
-SPLAT_API enum splat_status splat_dump(const splat_mask *mask, const splat_options *options,
-                                       enum splat_stage stage, splat_write_fn write, void *user);
+SPLAT_API enum splat_status splat_dump(const splat_mask *mask, const splat_options *options, enum splat_stage stage,
+                                       splat_write_fn write, void *user);
 
 /* ---- Context -------------------------------------------------------------------------------------------- */
 
@@ -317,12 +318,13 @@ SPLAT_API void splat_context_destroy(splat_context *context);
 
 typedef struct splat_kernel splat_kernel;
 
-/* Makes a kernel ready to run: plans the mask, generates source, gets its cubin from the registry, the disk cache or
- * NVRTC, loads it and copies the tile lists to the device. A second call with an equal mask (the same expression
- * text and lengths, or an array or ACSR of the same contents) and equal options returns the same kernel at once. A new length, batch size or stride reuses the compiled code as long as the plan keeps its tile shape and predicates; tile_rows,
- * tile_cols and layout pin them. May
- * compile, touch the disk and allocate device memory. Uses the calling thread's current CUDA context; when there is
- * none it makes device 0's primary context current. Do not call while the thread captures a stream. Any status. */
+/* Makes a kernel ready to run: plans the mask, generates source, gets its cubin from the registry, the disk cache
+ * or NVRTC, loads it and copies the tile lists to the device. A second call with an equal mask (the same expression
+ * text and lengths, or an array or ACSR of the same contents) and equal options returns the same kernel at once. A
+ * new length, batch size or stride reuses the compiled code as long as the plan keeps its tile shape and
+ * predicates; tile_rows, tile_cols and layout pin them. May compile, touch the disk and allocate device memory.
+ * Uses the calling thread's current CUDA context; when there is none it makes device 0's primary context current.
+ * Do not call while the thread captures a stream. Any status. */
 SPLAT_API enum splat_status splat_compile(splat_context *context, const splat_mask *mask,
                                           const splat_options *options, splat_kernel **kernel);
 SPLAT_API void splat_kernel_destroy(splat_kernel *kernel);
@@ -331,12 +333,12 @@ SPLAT_API void splat_kernel_destroy(splat_kernel *kernel);
  * machines without a GPU. Needs NVRTC. Fails with SPLAT_UNSUPPORTED when the cache is off or read-only. */
 typedef struct splat_compile_info {
     size_t struct_size;
-    char key[33];      /* hexadecimal name of the cache entry */
-    int cache_hit;     /* 1 = it was there already: on disk or in this process */
-    double ms;         /* time this call took */
-    int registers;     /* a thread */
-    int shared_bytes;  /* static + dynamic, a block */
-    int spill_bytes;   /* local memory a thread */
+    char key[33];     /* hexadecimal name of the cache entry */
+    int cache_hit;    /* 1 = it was there already: on disk or in this process */
+    double ms;        /* time this call took */
+    int registers;    /* a thread */
+    int shared_bytes; /* static + dynamic, a block */
+    int spill_bytes;  /* local memory a thread */
     int64_t cubin_bytes;
 } splat_compile_info;
 
@@ -349,8 +351,8 @@ SPLAT_API enum splat_status splat_kernel_get_info(const splat_kernel *kernel, sp
 SPLAT_API const splat_plan *splat_kernel_plan(const splat_kernel *kernel);
 SPLAT_API enum splat_device splat_kernel_device(const splat_kernel *kernel); /* CPU or GPU, never AUTO */
 
-/* A [batch, heads, rows, D] tensor in any order of the first three axes; D is contiguous. Strides in elements; on the
- * GPU `data` must be 16-byte aligned and q, k, v and o strides multiples of 8. */
+/* A [batch, heads, rows, D] tensor in any order of the first three axes; D is contiguous. Strides in elements; on
+ * the GPU `data` must be 16-byte aligned and q, k, v and o strides multiples of 8. */
 typedef struct splat_tensor {
     void *data;
     int64_t batch_stride, head_stride, row_stride;
@@ -358,14 +360,14 @@ typedef struct splat_tensor {
 
 typedef struct splat_attention_args {
     size_t struct_size;
-    int64_t batch, heads;       /* of q and o; heads is a multiple of kv_heads */
-    int64_t kv_heads;           /* of k and v; 0 = heads. Query head h reads key head h / (heads / kv_heads) */
-    int64_t q_len, kv_len;      /* must be the mask's */
-    splat_tensor q, k, v, o;    /* device pointers on the GPU, host pointers on the CPU */
-    float *lse;                 /* natural-log sum of exp of scaled scores, [batch, heads, q_len]; NULL = not wanted */
+    int64_t batch, heads;    /* of q and o; heads is a multiple of kv_heads */
+    int64_t kv_heads;        /* of k and v; 0 = heads. Query head h reads key head h / (heads / kv_heads) */
+    int64_t q_len, kv_len;   /* must be the mask's */
+    splat_tensor q, k, v, o; /* device pointers on the GPU, host pointers on the CPU */
+    float *lse;              /* natural-log sum of exp of scaled scores, [batch, heads, q_len]; NULL = not wanted */
     int64_t lse_batch_stride, lse_head_stride; /* in floats */
-    float scale;                /* of q.k; finite and > 0; 0 = 1 / sqrt(head_dim) */
-    void *workspace;            /* splat_workspace_bytes() of them, 256-byte aligned; NULL when that is 0 */
+    float scale;                               /* of q.k; finite and > 0; 0 = 1 / sqrt(head_dim) */
+    void *workspace; /* splat_workspace_bytes() of them, 256-byte aligned; NULL when that is 0 */
     size_t workspace_bytes;
 } splat_attention_args;
 
@@ -375,16 +377,17 @@ SPLAT_API void splat_attention_args_init(splat_attention_args *args);
 SPLAT_API splat_tensor splat_tensor_bhsd(void *data, int64_t heads, int64_t rows, int64_t dim);
 SPLAT_API splat_tensor splat_tensor_bshd(void *data, int64_t heads, int64_t rows, int64_t dim);
 
-/* Workspace a run with these batch and head counts needs: none, unless the plan takes several launches and runs on the
- * GPU; then a float for each row, which is read only when args->lse is NULL. */
+/* Workspace a run with these batch and head counts needs, as many query heads to a key head as in the kernel's
+ * options: none on the CPU. On the GPU, when the plan takes several launches, a float for each row, which is used
+ * only when args->lse is NULL; when it splits long row tiles, the outputs of their parts, a few megabytes. */
 SPLAT_API enum splat_status splat_workspace_bytes(const splat_kernel *kernel, int64_t batch, int64_t heads,
                                                   size_t *bytes);
 
 /* o = softmax(scale * q k^T restricted to the mask) v, lse beside it. Rows with nothing allowed get o = 0 and
  * lse = -inf. Keys that are masked out contribute nothing, even when they hold NaN. Softmax and sums in fp32.
- * GPU: launches on `stream` (a CUstream or cudaStream_t; NULL = the default stream) and returns; allocates nothing and
- * does not synchronise; may be captured into a graph; results are bitwise equal from run to run. CPU: returns when
- * done; stream must be NULL. SPLAT_INVALID, SPLAT_CUDA. */
+ * GPU: launches on `stream` (a CUstream or cudaStream_t; NULL = the default stream) and returns; allocates nothing
+ * and does not synchronise; may be captured into a graph; results are bitwise equal from run to run. CPU: returns
+ * when done; stream must be NULL. SPLAT_INVALID, SPLAT_CUDA. */
 SPLAT_API enum splat_status splat_run(const splat_kernel *kernel, const splat_attention_args *args, void *stream);
 
 /* ---- The disk cache ------------------------------------------------------------------------------------- */
@@ -402,15 +405,16 @@ SPLAT_API void splat_cache_info_init(splat_cache_info *info);
 SPLAT_API enum splat_status splat_cache_stat(splat_context *context, splat_cache_info *info);
 /* Reads and checks every entry. */
 SPLAT_API enum splat_status splat_cache_verify(splat_context *context, splat_cache_info *info);
-/* Removes damaged entries and left-over temporaries, then the least recently used beyond max_bytes (< 0 = the context's limit). */
+/* Removes damaged entries and left-over temporaries, then the least recently used beyond max_bytes (< 0 = the
+ * context's limit). */
 SPLAT_API enum splat_status splat_cache_prune(splat_context *context, int64_t max_bytes, splat_cache_info *info);
 /* Removes every entry. Files that are not cache entries stay. */
 SPLAT_API enum splat_status splat_cache_clear(splat_context *context, splat_cache_info *info);
 
 /* ---- The machine ---------------------------------------------------------------------------------------- */
 
-/* Whether a usable GPU is here. SPLAT_OK and its name and compute capability (major * 10 + minor), or SPLAT_NO_DEVICE with
- * the reason in splat_last_error(). name may be NULL. */
+/* Whether a usable GPU is here. SPLAT_OK and its name and compute capability (major * 10 + minor), or
+ * SPLAT_NO_DEVICE with the reason in splat_last_error(). name may be NULL. */
 SPLAT_API enum splat_status splat_device_query(char *name, size_t name_size, int *capability);
 
 #ifdef __cplusplus

@@ -8,6 +8,7 @@
 // ---- The plan ----
 
 // LATTICE: tiles may walk the sequence otherwise than token by token. MERGE: launches may merge into earlier ones' results.
+// FOLD: query heads of a group share row tiles. SPLIT: long row tiles come in parts, which are combined afterwards.
 
 // The kinds of predicate, numbered as enum sp_pred_kind, and which of them this kernel knows.
 enum PredicateKind { PRED_NONE, PRED_LOWER, PRED_UPPER, PRED_BOUNDS, PRED_TABLE, PRED_PERIODIC, PRED_BITS };
@@ -18,6 +19,8 @@ constexpr bool HAS_BITS = (PREDICATE_MASK >> PRED_BITS & 1) != 0;
 // The plan's records, as src/analysis/plan.h has them.
 struct alignas(16) sp_row_tile {
     int tile, segment, segment_count, tiles;
+    int slot; // 1 + place of a part in the workspace; 0: the results are final
+    int reserved[3];
 };
 struct alignas(16) sp_segment {
     int first, count, code, predicate;
@@ -81,30 +84,86 @@ __device__ __forceinline__ int token_of(const sp_launch_view &view, const Place 
     return x < view.n0 ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
 }
 
-// The query of row `row` of a row tile.
+// ---- Heads and queries ----
+
+// The heads of a (batch, head) pair, as work items count them.
+struct Pair {
+    int batch, head, kv_head; // the (first) query head, and the head of its keys
+    int first;                // with FOLD: the same query head within its group
+};
+
+__device__ __forceinline__ Pair pair_of(const sp_launch_args &args, int pair)
+{
+    Pair p;
+    p.batch = pair / args.heads;
+    const int head = pair - p.batch * args.heads;
+    p.kv_head = head / args.group;
+    p.first = 0;
+    p.head = head;
+    if constexpr (FOLD) {
+        p.first = (head - p.kv_head * args.group) << args.fold_log2;
+        p.head = p.kv_head * args.fold_heads + p.first;
+    }
+    return p;
+}
+
+// The rows of a row tile.
 struct RowMap {
     const sp_launch_view *view;
     Place place;
     int first; // without views
+    int heads; // with FOLD: query heads from the pair's first to the end of its group
 };
 
-__device__ __forceinline__ RowMap map_rows(const sp_launch_args &args, int tile)
+__device__ __forceinline__ RowMap map_rows(const sp_launch_args &args, int tile, const Pair &pair)
 {
-    RowMap map;
+    RowMap map = {};
     map.first = tile * TILE_ROWS;
     if constexpr (LATTICE) {
         map.view = &args.row_view;
         map.place = place_of(args.row_view, map.first);
     }
+    map.heads = args.fold_heads - pair.first;
     return map;
 }
 
-__device__ __forceinline__ int query_of(const RowMap &map, int row)
+// What row `row` of a row tile stands for: a query of the pair's head, or of one `head` further.
+struct RowOwner {
+    int query, head;
+    bool present;
+};
+
+__device__ __forceinline__ RowOwner owner_of(const sp_launch_args &args, const RowMap &map, int row)
 {
+    RowOwner owner;
     if constexpr (LATTICE)
-        return token_of(*map.view, map.place, row);
+        owner.query = token_of(*map.view, map.place, row);
     else
-        return map.first + row;
+        owner.query = map.first + row;
+    owner.head = 0;
+    if constexpr (FOLD) {
+        owner.head = owner.query & ((1 << args.fold_log2) - 1);
+        owner.query >>= args.fold_log2;
+    }
+    owner.present = owner.query < args.q_len && (!FOLD || owner.head < map.heads);
+    return owner;
+}
+
+// From the o of a pair, in bytes; from its lse, in floats.
+__device__ __forceinline__ sp_i64 o_offset(const sp_launch_args &args, const RowOwner &owner)
+{
+    return 2 * (owner.query * args.o_row + (FOLD ? owner.head * args.o_head : 0));
+}
+
+__device__ __forceinline__ sp_i64 lse_offset(const sp_launch_args &args, const RowOwner &owner)
+{
+    return owner.query + (FOLD ? owner.head * args.lse_head : 0);
+}
+
+// Row `row` of the part in `slot` (1 + its place) of a pair, counted over all parts' rows.
+__device__ __forceinline__ sp_i64 part_row(const sp_launch_args &args, int slot, int pair, int row)
+{
+    return (sp_i64(slot - 1) * (args.batch * args.heads) + pair) * TILE_ROWS + row;
 }
 
 // ---- What a thread holds ----
@@ -321,6 +380,21 @@ __device__ __forceinline__ float merge_row(Outputs &o, int b, float sum, float l
         }
     }
     return total == 0.0f ? -infinity() : base + log2_approx(total) * 0.693147181f;
+}
+
+// ---- Parts of a row tile ----
+
+// Half of a thread's rows of outputs, times a factor, to a row of the workspace: null where there is none.
+template <int HALF> __device__ __forceinline__ void store_part(const Outputs &o, int b, float factor, float *to)
+{
+    struct alignas(8) Two {
+        float x, y;
+    };
+    if (to)
+#pragma unroll
+        for (int block = 0; block < VALUE_BLOCKS; ++block)
+            *reinterpret_cast<Two *>(to + 8 * block + 2 * (threadIdx.x % 4)) =
+                Two{o[b][block][2 * HALF] * factor, o[b][block][2 * HALF + 1] * factor};
 }
 
 // ---- Values that are inf or NaN ----

@@ -235,6 +235,23 @@ __device__ __forceinline__ void copy_lattice(unsigned shared, const char *rows, 
         }
 }
 
+// The same for the ROWS rows of a row tile whose heads share it; `rows` is query 0 of the pair's first head.
+template <int ROWS, int CHUNKS, int FILLED, int PITCH>
+__device__ __forceinline__ void copy_folded(unsigned shared, const char *rows, const sp_launch_args &args,
+                                            const RowMap &map)
+{
+    constexpr int COLUMNS = thread_columns(ROWS, CHUNKS), STEP = THREADS / COLUMNS;
+    const int chunk = static_cast<int>(threadIdx.x) % COLUMNS;
+    if (chunk < CHUNKS)
+#pragma unroll 1
+        for (int row = static_cast<int>(threadIdx.x) / COLUMNS; row < ROWS; row += STEP) {
+            const RowOwner owner = owner_of(args, map, row);
+            const bool present = owner.present && (CHUNKS == FILLED || chunk < FILLED);
+            const char *from = rows + 2 * (owner.query * args.q_row + owner.head * args.q_head) + 16 * chunk;
+            copy_async_chunk(shared + row * PITCH + 16 * chunk, present ? from : args.q, present);
+        }
+}
+
 // One tile of queries, keys or values, under its view: `rows` is the head's row 0, or this thread's own_source of it without
 // views.
 template <int ROWS, int CHUNKS, int FILLED, int PITCH>
@@ -368,29 +385,42 @@ __device__ __forceinline__ void clear_own_nonfinite(unsigned v_tile)
 __device__ __forceinline__ void store_results(unsigned q_warp, int warp_row, const Work &work, const RowValues &row_max,
                                               const RowValues &row_sum, Outputs &o, const sp_launch_args &args)
 {
-    const int batch = work.pair / args.heads, head = work.pair % args.heads;
-    const RowMap rows = map_rows(args, work.row_tile.tile);
-    char *o_head = static_cast<char *>(args.o) + 2 * (batch * args.o_batch + head * args.o_head);
-    float *lse_head = args.lse ? args.lse + (batch * args.lse_batch + head * args.lse_head) : nullptr;
+    const Pair pair = pair_of(args, work.pair);
+    const RowMap rows = map_rows(args, work.row_tile.tile, pair);
+    char *o_pair = static_cast<char *>(args.o) + 2 * (pair.batch * args.o_batch + pair.head * args.o_head);
+    float *lse_pair = args.lse ? args.lse + (pair.batch * args.lse_batch + pair.head * args.lse_head) : nullptr;
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+    const int slot = SPLIT ? work.row_tile.slot : 0;
     if (MERGE && args.merge && work.row_tile.segment_count == 0)
         return; // what the launches before left there stays
 #pragma unroll
     for (int b = 0; b < ROW_BLOCKS; ++b)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int row = 16 * b + 8 * half + g, query = query_of(rows, warp_row + row);
+            const int row = 16 * b + 8 * half + g;
+            const RowOwner owner = owner_of(args, rows, warp_row + row);
             float sum = row_sum[b][half];
             sum += shuffle_xor(sum, 1);
             sum += shuffle_xor(sum, 2);
             const bool empty = sum == 0.0f;
             float inverse = empty ? 0.0f : 1.0f / sum;
             float lse = empty ? -infinity() : row_max[b][half] * args.scale + log2_approx(sum) * 0.693147181f;
+            if constexpr (SPLIT)
+                if (slot) {
+                    const sp_i64 part = part_row(args, slot, work.pair, warp_row + row);
+                    float *to = owner.present ? args.part_o + part * VALUE_DIM : nullptr;
+                    if (half)
+                        store_part<1>(o, b, inverse, to);
+                    else
+                        store_part<0>(o, b, inverse, to);
+                    if (to && t == 0)
+                        args.part_lse[part] = lse;
+                    continue;
+                }
             if constexpr (MERGE)
                 if (args.merge) {
-                    const bool present = query < args.q_len;
-                    const OldInMemory old = {present ? o_head + query * (2 * args.o_row) : nullptr};
-                    const float before = present ? lse_head[query] : -infinity();
+                    const OldInMemory old = {owner.present ? o_pair + o_offset(args, owner) : nullptr};
+                    const float before = owner.present ? lse_pair[lse_offset(args, owner)] : -infinity();
                     if (half)
                         lse = merge_row<1>(o, b, sum, lse, before, old);
                     else
@@ -402,15 +432,18 @@ __device__ __forceinline__ void store_results(unsigned q_warp, int warp_row, con
             for (int block = 0; block < VALUE_BLOCKS; ++block)
                 store_shared_u32(q_warp + row * Q_PITCH + 16 * block + 4 * t,
                                  pack(o[b][block][2 * half] * inverse, o[b][block][2 * half + 1] * inverse));
-            if (lse_head && t == 0 && query < args.q_len)
-                lse_head[query] = lse;
+            if (lse_pair && t == 0 && owner.present)
+                lse_pair[lse_offset(args, owner)] = lse;
         }
+    if (SPLIT && slot)
+        return;
     warp_barrier();
 #pragma unroll 4
     for (int index = lane; index < WARP_ROWS * VALUE_CHUNKS; index += 32) {
-        const int row = index / VALUE_CHUNKS, chunk = index % VALUE_CHUNKS, query = query_of(rows, warp_row + row);
-        if (query < args.q_len)
-            *reinterpret_cast<Chunk *>(o_head + query * (2 * args.o_row) + 16 * chunk) =
+        const int row = index / VALUE_CHUNKS, chunk = index % VALUE_CHUNKS;
+        const RowOwner owner = owner_of(args, rows, warp_row + row);
+        if (owner.present)
+            *reinterpret_cast<Chunk *>(o_pair + o_offset(args, owner) + 16 * chunk) =
                 load_shared_chunk(q_warp + row * Q_PITCH + 16 * chunk);
     }
 }
@@ -450,17 +483,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         }
 
     if (work.row_tile.segment_count > 0) {
-        const int batch = work.pair / args.heads, head = work.pair % args.heads, kv_head = head / args.group;
-        const char *q = head_rows(args.q, batch * args.q_batch + head * args.q_head);
-        const char *k = head_rows(args.k, batch * args.k_batch + kv_head * args.k_head);
-        const char *v = head_rows(args.v, batch * args.v_batch + kv_head * args.v_head);
+        const Pair pair = pair_of(args, work.pair);
+        const char *q = head_rows(args.q, pair.batch * args.q_batch + pair.head * args.q_head);
+        const char *k = head_rows(args.k, pair.batch * args.k_batch + pair.kv_head * args.k_head);
+        const char *v = head_rows(args.v, pair.batch * args.v_batch + pair.kv_head * args.v_head);
+        if constexpr (FOLD)
+            copy_folded<TILE_ROWS, HEAD_CHUNKS, HEAD_DIM / 8, Q_PITCH>(shared, q, args,
+                                                                       map_rows(args, work.row_tile.tile, pair));
         if constexpr (!LATTICE) {
             q = own_source<TILE_ROWS, HEAD_CHUNKS>(q, 2 * args.q_row);
             k = own_source<TILE_COLS, HEAD_CHUNKS>(k, 2 * args.k_row);
             v = own_source<TILE_COLS, VALUE_CHUNKS>(v, 2 * args.v_row);
         }
-        copy_tile<TILE_ROWS, HEAD_CHUNKS, HEAD_DIM / 8, Q_PITCH>(shared, q, 2 * args.q_row, args.row_view, tile_row,
-                                                                 args.q_len, args.q);
+        if constexpr (!FOLD)
+            copy_tile<TILE_ROWS, HEAD_CHUNKS, HEAD_DIM / 8, Q_PITCH>(shared, q, 2 * args.q_row, args.row_view, tile_row,
+                                                                     args.q_len, args.q);
         Cursor cursor;
         cursor.segment = work.row_tile.segment;
         if (thread == 0)
@@ -530,3 +567,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     const Work done = find_work(args, static_cast<int>(block_index()));
     store_results(q_warp, warp * WARP_ROWS, done, row_max, row_sum, o, args);
 }
+
+// splat:region(combine)
+#include "combine.cuh"
+// splat:end

@@ -208,12 +208,14 @@ struct ItemRecord {
     int tile;  // the row tile; NO_ITEM after the last
     int tiles; // segments of column tiles
     int round;
+    int slot;  // of a part of a row tile, or 0
 };
 
 // And what it works out for storing its results: consumers have better to do than divide.
 struct ItemPlace {
-    sp_i64 o, lse; // of the (batch, head): bytes into o, floats into lse
+    sp_i64 o, lse; // of the (batch, head): bytes into o, floats into lse; of a part: its first row in both
     Place rows;    // with views: where the row tile begins
+    int heads;     // with FOLD: as in RowMap
 };
 
 constexpr int NO_ITEM = -1;
@@ -283,7 +285,8 @@ __device__ __forceinline__ int read_what(unsigned shared, int n)
 __device__ __forceinline__ ItemRecord read_item(unsigned shared, int item)
 {
     const Chunk c = load_shared_chunk(item_record_at(shared, item));
-    return ItemRecord{static_cast<int>(c.word[0]), static_cast<int>(c.word[1]), static_cast<int>(c.word[2])};
+    return ItemRecord{static_cast<int>(c.word[0]), static_cast<int>(c.word[1]), static_cast<int>(c.word[2]),
+                      static_cast<int>(c.word[3])};
 }
 
 __device__ __forceinline__ sp_i64 wide(unsigned low, unsigned high)
@@ -297,10 +300,11 @@ __device__ __forceinline__ ItemPlace read_place(unsigned shared, int item)
     ItemPlace place;
     place.o = wide(a.word[0], a.word[1]);
     place.lse = wide(a.word[2], a.word[3]);
-    if constexpr (LATTICE) {
+    if constexpr (LATTICE || FOLD) {
         const Chunk b = load_shared_chunk(item_record_at(shared, item) + 32);
         place.rows.x = static_cast<int>(b.word[0]);
         place.rows.y = static_cast<int>(b.word[1]);
+        place.heads = static_cast<int>(b.word[2]);
     }
     return place;
 }
@@ -477,35 +481,49 @@ __device__ __forceinline__ void copy_values(const sp_launch_args &args, const Te
 
 // The record of an item, and its q unless it has no tiles.
 __device__ __forceinline__ void copy_queries(const sp_launch_args &args, const TensorMaps &maps, unsigned shared, int item,
-                                             const Work &work, int round)
+                                             const Work &work, const Pair &pair, int round)
 {
     const int stage = item % Q_STAGES;
     const unsigned barrier = barrier_at(shared, Q_FULL + stage);
     barrier_wait(barrier_at(shared, Q_EMPTY + stage), item / Q_STAGES % 2 ^ 1);
-    const int batch = work.pair / args.heads, head = work.pair - batch * args.heads;
     const unsigned record = item_record_at(shared, item);
-    write_record(record, work.row_tile.tile, work.row_tile.segment_count, round, 0);
-    write_wide(record + 16, 2 * (batch * args.o_batch + head * args.o_head));
-    write_wide(record + 24, batch * args.lse_batch + head * args.lse_head);
-    if constexpr (LATTICE) {
-        const Place rows = place_of(args.row_view, work.row_tile.tile * TILE_ROWS);
-        write_record(record + 32, rows.x, rows.y, 0, 0);
+    const int slot = SPLIT ? work.row_tile.slot : 0;
+    write_record(record, work.row_tile.tile, work.row_tile.segment_count, round, slot);
+    if (SPLIT && slot) {
+        const sp_i64 first = part_row(args, slot, work.pair, 0);
+        write_wide(record + 16, first);
+        write_wide(record + 24, first);
+    } else {
+        write_wide(record + 16, 2 * (pair.batch * args.o_batch + pair.head * args.o_head));
+        write_wide(record + 24, pair.batch * args.lse_batch + pair.head * args.lse_head);
+    }
+    if constexpr (LATTICE || FOLD) {
+        const RowMap rows = map_rows(args, work.row_tile.tile, pair);
+        write_record(record + 32, rows.place.x, rows.place.y, rows.heads, 0);
     }
     if (work.row_tile.segment_count == 0) {
         barrier_arrive(barrier);
         return;
     }
     barrier_expect(barrier, Q_BYTES);
-    copy_tile<HEAD_PANELS, TILE_ROWS>(q_stage(shared, item), maps.q, args.row_view, barrier,
-                                      work.row_tile.tile * TILE_ROWS, head, batch);
+    const int row = work.row_tile.tile * TILE_ROWS;
+    if constexpr (FOLD) {
+        for (int panel = 0; panel < HEAD_PANELS; ++panel)
+            copy_tensor(q_stage(shared, item) + panel * TILE_ROWS * 128, &maps.q[0], barrier, 64 * panel, pair.first,
+                        row >> args.fold_log2, pair.kv_head, pair.batch);
+    } else {
+        copy_tile<HEAD_PANELS, TILE_ROWS>(q_stage(shared, item), maps.q, args.row_view, barrier, row, pair.head,
+                                          pair.batch);
+    }
 }
 
 // All copies of one item; k runs one tile ahead of v.
 __device__ __forceinline__ void produce_item(const sp_launch_args &args, const TensorMaps &maps, unsigned shared,
                                              Progress &at, const Work &work, int round)
 {
-    copy_queries(args, maps, shared, at.item, work, round);
-    const int batch = work.pair / args.heads, head = (work.pair - batch * args.heads) / args.group;
+    const Pair pair = pair_of(args, work.pair);
+    copy_queries(args, maps, shared, at.item, work, pair, round);
+    const int batch = pair.batch, head = pair.kv_head;
     Rest rest;
     rest.next = work.row_tile.segment;
     rest.end = work.row_tile.segment + work.row_tile.segment_count;
@@ -710,22 +728,33 @@ struct ResultRows {
     float *lse[2];
 };
 
-__device__ __forceinline__ ResultRows result_rows(const sp_launch_args &args, unsigned shared, int item, int tile_row)
+__device__ __forceinline__ RowMap rows_of(const sp_launch_args &args, unsigned shared, int item, const ItemPlace &place)
 {
-    const ItemPlace place = read_place(shared, item);
     RowMap rows;
     rows.first = read_item(shared, item).tile * TILE_ROWS;
     rows.view = &args.row_view;
     rows.place = place.rows;
+    rows.heads = place.heads;
+    return rows;
+}
+
+__device__ __forceinline__ ResultRows result_rows(const sp_launch_args &args, unsigned shared, int item, int tile_row)
+{
+    const ItemPlace place = read_place(shared, item);
+    const RowMap rows = rows_of(args, shared, item, place);
     ResultRows to;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int query = query_of(rows, tile_row + 8 * half + static_cast<int>(threadIdx.x) % 32 / 4);
-        const bool present = query < args.q_len;
-        to.o[half] = present ? static_cast<char *>(args.o) + place.o + query * (2 * args.o_row) : nullptr;
-        to.lse[half] = present && args.lse ? args.lse + place.lse + query : nullptr;
+        const RowOwner owner = owner_of(args, rows, tile_row + 8 * half + static_cast<int>(threadIdx.x) % 32 / 4);
+        to.o[half] = owner.present ? static_cast<char *>(args.o) + place.o + o_offset(args, owner) : nullptr;
+        to.lse[half] = owner.present && args.lse ? args.lse + place.lse + lse_offset(args, owner) : nullptr;
     }
     return to;
+}
+
+__device__ __forceinline__ bool is_part(unsigned shared, int item)
+{
+    return SPLIT && read_item(shared, item).slot;
 }
 
 // A row of each quad of lanes: divides by the sum, or merges, and writes o and lse.
@@ -748,6 +777,23 @@ __device__ __forceinline__ void store_half(const sp_launch_args &args, const Res
     store_rows<HALF>(o, factor, to.o[HALF]);
     if (to.lse[HALF] && threadIdx.x % 4 == 0)
         *to.lse[HALF] = lse;
+}
+
+// A row of each quad of lanes of a part of a row tile, to the workspace.
+template <int HALF>
+__device__ __forceinline__ void store_part_half(const sp_launch_args &args, unsigned shared, int item, int tile_row,
+                                                float row_max, float row_sum, const Outputs &o)
+{
+    const ItemPlace place = read_place(shared, item);
+    const int row = tile_row + 8 * HALF + static_cast<int>(threadIdx.x) % 32 / 4;
+    const bool present = owner_of(args, rows_of(args, shared, item, place), row).present;
+    float sum = row_sum;
+    sum += shuffle_xor(sum, 1);
+    sum += shuffle_xor(sum, 2);
+    const bool empty = sum == 0.0f;
+    store_part<HALF>(o, 0, empty ? 0.0f : reciprocal(sum), present ? args.part_o + (place.o + row) * VALUE_DIM : nullptr);
+    if (present && threadIdx.x % 4 == 0)
+        args.part_lse[place.lse + row] = empty ? -infinity() : row_max * args.scale + log2_approx(sum) * 0.693147181f;
 }
 
 // Rows with nothing allowed: o = 0, lse = -inf. A launch that merges leaves them as they are.
@@ -780,14 +826,11 @@ constexpr unsigned UNSURE = 0x200;  // it has a PARTIAL tile whose v was not: wh
 __device__ __forceinline__ void prefetch_results(const sp_launch_args &args, unsigned shared, int item, int tile_row)
 {
     const ItemPlace place = read_place(shared, item);
-    RowMap rows;
-    rows.first = read_item(shared, item).tile * TILE_ROWS;
-    rows.view = &args.row_view;
-    rows.place = place.rows;
-    const int lane = static_cast<int>(threadIdx.x) % 32, query = query_of(rows, tile_row + lane / 2);
-    if (query < args.q_len)
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const RowOwner owner = owner_of(args, rows_of(args, shared, item, place), tile_row + lane / 2);
+    if (owner.present && !is_part(shared, item))
         for (int byte = lane % 2 * 128; byte < 2 * VALUE_DIM; byte += 256)
-            prefetch_l2(static_cast<const char *>(args.o) + place.o + query * (2 * args.o_row) + byte);
+            prefetch_l2(static_cast<const char *>(args.o) + place.o + o_offset(args, owner) + byte);
 }
 
 __device__ __forceinline__ void begin(const sp_launch_args &args, Running &r, unsigned shared, int item, int tile_row)
@@ -813,10 +856,11 @@ __device__ __forceinline__ void begin(const sp_launch_args &args, Running &r, un
 __device__ __forceinline__ void finish(const sp_launch_args &args, unsigned shared, int item, int tile_row, Running &r)
 {
     const ResultRows to = result_rows(args, shared, item, tile_row);
+    const bool part = is_part(shared, item);
     const OldInMemory old[2] = {{to.o[0]}, {to.o[1]}};
     OldAtHand at_hand[2];
     float before[2] = {-infinity(), -infinity()};
-    if (MERGE && args.merge) {
+    if (MERGE && args.merge && !part) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             before[half] = to.lse[half] ? *to.lse[half] : -infinity();
@@ -827,10 +871,13 @@ __device__ __forceinline__ void finish(const sp_launch_args &args, unsigned shar
     bool later = (r.flags & UNSURE) && any_nonfinite(r.o);
     // Results must not be merged twice: then all warps of the block leave the item, or none does.
     if constexpr (MERGE)
-        if (args.merge && (r.flags & UNSURE))
+        if (args.merge && !part && (r.flags & UNSURE))
             later = named_sync_or(ALL_CONSUMERS, CONSUMERS, later);
     if (later) {
         leave_for_later(shared, item, read_item(shared, item).round);
+    } else if (SPLIT && part) {
+        store_part_half<0>(args, shared, item, tile_row, r.row_max[0][0], r.row_sum[0][0], r.o);
+        store_part_half<1>(args, shared, item, tile_row, r.row_max[0][1], r.row_sum[0][1], r.o);
     } else {
         if constexpr (MERGE && FETCH_TOGETHER) {
             store_half<0>(args, to, r.row_max[0][0], r.row_sum[0][0], before[0], at_hand[0], r.o);
@@ -1028,3 +1075,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             consume(args, shared, group, at, r);
     }
 }
+
+// splat:region(combine)
+#include "combine.cuh"
+// splat:end

@@ -15,5 +15,7 @@ constexpr int BLOCKS_PER_SM = 2;         // that registers must allow
 constexpr bool MASK_MAP = false;         // (batch, head) -> distinct mask is looked up
 constexpr bool LATTICE = false;          // tiles may walk the sequence in other orders
 constexpr bool MERGE = false;            // launches may merge into the results of earlier ones
+constexpr bool FOLD = false;             // query heads of a group share row tiles
+constexpr bool SPLIT = false;            // long row tiles come in parts
 constexpr unsigned PREDICATE_MASK = 0x4; // bit k: predicate kind k occurs (here: upper)
 constexpr int SHARED_BYTES = 69680;      // dynamic shared memory a block

@@ -16,5 +16,7 @@ constexpr int BLOCKS_PER_SM = 1;              // that run at once
 constexpr bool MASK_MAP = false;              // (batch, head) -> distinct mask is looked up
 constexpr bool LATTICE = false;               // tiles may walk the sequence in other orders
 constexpr bool MERGE = false;                 // launches may merge into the results of earlier ones
+constexpr bool FOLD = false;                  // query heads of a group share row tiles
+constexpr bool SPLIT = false;                 // long row tiles come in parts
 constexpr unsigned PREDICATE_MASK = 0x4;      // bit k: predicate kind k occurs (here: upper)
 constexpr int SHARED_BYTES = 198208;          // dynamic shared memory a block

@@ -232,9 +232,10 @@ static enum splat_status add_row_tile(struct sp_builder *b, const struct sp_buil
         b->row_tile_capacity = capacity;
     }
     b->row_tiles[b->row_tile_count++] =
-        (struct sp_row_tile){(int32_t)(row0 / b->tile_rows), (int32_t)b->row_tile_first_segment,
-                             (int32_t)(b->segment_count - b->row_tile_first_segment),
-                             (int32_t)(b->full_tiles + b->partial_tiles - before)};
+        (struct sp_row_tile){.tile = (int32_t)(row0 / b->tile_rows),
+                             .segment = (int32_t)b->row_tile_first_segment,
+                             .segment_count = (int32_t)(b->segment_count - b->row_tile_first_segment),
+                             .tiles = (int32_t)(b->full_tiles + b->partial_tiles - before)};
     return SPLAT_OK;
 }
 

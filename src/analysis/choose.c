@@ -3,7 +3,7 @@
  * For every layout one sweep over the row blocks of each mask counts the FULL and PARTIAL tiles of every shape. A
  * launch takes t = max(work of all row tiles / block slots, the longest row tile, bytes moved once / copy rate) +
  * launch; a layout takes the sum of its launches, of which the later ones also read what the earlier ones wrote. A
- * row tile is not split today, so the longest one bounds a launch from below.
+ * row tile that is longer than all else may be split (split.h), which has a price of its own.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,6 +14,7 @@
 #include "analysis/cover.h"
 #include "analysis/ints.h"
 #include "analysis/layout.h"
+#include "analysis/split.h"
 #include "common/error.h"
 
 enum { ROWS_MAX = 32, SHAPES_MAX = ROWS_MAX * SP_LAYOUTS_MAX };
@@ -31,6 +32,7 @@ struct shape {
     int tune_index, layout;
     int64_t full, partial, segments; /* summed over distinct masks; segments at most */
     double work_ns[SP_PASSES_MAX], longest_ns[SP_PASSES_MAX];
+    double tiles[SP_PASSES_MAX]; /* of all (batch, head) pairs */
     double us;
     double busy_us; /* of the block slots alone: what tells shapes apart that wait for memory all the same */
 };
@@ -112,10 +114,15 @@ static enum splat_status fail_without_shape(const struct sp_choice *c, bool affi
                    shapes, affine_rows ? "" : "; this mask needs more than bounds");
 }
 
+double sp_dim_factor(const struct sp_tune_row *row, const splat_options *options)
+{
+    int64_t value_dim = options->value_dim ? options->value_dim : options->head_dim;
+    return 0.25 + 0.75 * (double)(options->head_dim + value_dim) / (2.0 * row->max_dim);
+}
+
 static enum splat_status gather_rows(struct sp_choice *c)
 {
     const splat_options *o = c->options;
-    int64_t value_dim = o->value_dim ? o->value_dim : o->head_dim;
     int max_dim = served_dim(c);
     for (int k = 0; k < c->table->row_count && c->row_count < ROWS_MAX; k++) {
         const struct sp_tune_row *row = &c->table->rows[k];
@@ -123,8 +130,8 @@ static enum splat_status gather_rows(struct sp_choice *c)
             (o->tile_cols == 0 || o->tile_cols == row->cols))
             c->rows[c->row_count++] = row;
     }
-    /* A part of a tile grows with the head dims (products, loads), a part does not (softmax, masking). */
-    c->dim_factor = 0.25 + 0.75 * (double)(o->head_dim + value_dim) / (2.0 * max_dim);
+    if (c->row_count > 0)
+        c->dim_factor = sp_dim_factor(c->rows[0], o);
     return c->row_count > 0 ? SPLAT_OK : fail_without_shape(c, true);
 }
 
@@ -170,6 +177,7 @@ static void count_row_tile(const struct sweep *w, struct shape *shape, const str
     if (touched == 0 && w->pass_index > 0)
         return; /* not in the list */
     shape->work_ns[w->pass_index] += ns * (double)w->uses;
+    shape->tiles[w->pass_index] += (double)(touched * w->uses);
     shape->longest_ns[w->pass_index] = sp_max_double(shape->longest_ns[w->pass_index], ns);
 }
 
@@ -247,6 +255,7 @@ static void scale_counts(struct shape *shape, const struct shape *before, int pa
     shape->partial = before->partial + (int64_t)((double)(shape->partial - before->partial) * factor);
     shape->segments = before->segments + (int64_t)((double)(shape->segments - before->segments) * factor);
     shape->work_ns[pass] = before->work_ns[pass] + (shape->work_ns[pass] - before->work_ns[pass]) * factor;
+    shape->tiles[pass] = before->tiles[pass] + (shape->tiles[pass] - before->tiles[pass]) * factor;
 }
 
 /* All row blocks, or a sample of them. The first and the last stretch, where masks are often unlike the rest, are
@@ -316,33 +325,41 @@ static enum splat_status count_layout(struct sp_choice *c, int index)
 
 /* ---- Cost ---- */
 
-/* Q, K, V, O and LSE, each moved once; O and LSE twice in a launch that merges. */
-static double bytes_of_launch(const struct sp_choice *c, bool merges)
+/* Q, K, V, O and LSE, each moved once, of K and V no more than `tile_columns`, the columns of all tiles together; O
+ * and LSE twice in a launch that merges. */
+static double bytes_of_launch(const struct sp_choice *c, double tile_columns, bool merges)
 {
     const splat_options *o = c->options;
     double value_dim = (double)(o->value_dim ? o->value_dim : o->head_dim), dims = (double)o->head_dim + value_dim;
     double size = o->dtype == SPLAT_FP32 ? 4.0 : 2.0, uses = 0;
     for (int64_t k = 0; k < c->set->count; k++)
         uses += (double)c->set->uses[k];
-    double kv_uses = o->kv_heads ? uses * (double)o->kv_heads / (double)o->heads : uses;
+    double kv_uses = uses * (double)c->set->kv_heads / (double)c->set->heads;
     double results = uses * (double)c->set->q_len * (size * value_dim + 4.0);
-    return size * dims * kv_uses * (double)c->set->kv_len +
+    double columns = kv_uses * (double)c->set->kv_len;
+    return size * dims * (columns < tile_columns ? columns : tile_columns) +
            size * (double)o->head_dim * uses * (double)c->set->q_len + (merges ? 2.0 : 1.0) * results;
 }
 
 static double launch_us(const struct sp_choice *c, const struct sp_tune_row *row, double work_ns, double longest_ns,
-                        bool merges)
+                        double tiles, bool merges)
 {
-    double slots = (double)c->table->sm_count * row->blocks_per_sm;
-    double us = sp_max_double(work_ns / slots, longest_ns) * 1e-3;
-    return sp_max_double(us, bytes_of_launch(c, merges) / c->table->copy_bytes_per_us) + c->table->launch_us;
+    double slots = (double)c->table->sm_count * row->blocks_per_sm, share_ns = work_ns / slots;
+    double ns = sp_max_double(share_ns, longest_ns);
+    if (sp_split_serves(c->set, c->options)) {
+        double split_ns = 1.1 * share_ns + row->row_ns + row->full_ns + sp_split_cost_ns(c->table);
+        ns = split_ns < ns ? split_ns : ns;
+    }
+    double us = ns * 1e-3;
+    return sp_max_double(us, bytes_of_launch(c, tiles * row->cols, merges) / c->table->copy_bytes_per_us) +
+           c->table->launch_us;
 }
 
 static double predicted_us(const struct sp_choice *c, const struct shape *shape)
 {
     double us = 0;
     for (int p = 0; p < c->layouts[shape->layout].pass_count; p++)
-        us += launch_us(c, shape->row, shape->work_ns[p], shape->longest_ns[p], p > 0);
+        us += launch_us(c, shape->row, shape->work_ns[p], shape->longest_ns[p], shape->tiles[p], p > 0);
     return us;
 }
 
@@ -361,7 +378,7 @@ static double dense_us(const struct sp_choice *c, const struct sp_tune_row *row)
     double row_tiles = (double)sp_ceil_div(c->set->q_len, row->rows), uses = 0;
     for (int64_t k = 0; k < c->set->count; k++)
         uses += (double)c->set->uses[k];
-    return launch_us(c, row, row_tile * row_tiles * uses, row_tile, false);
+    return launch_us(c, row, row_tile * row_tiles * uses, row_tile, columns * row_tiles * uses, false);
 }
 
 static int faster_first(const void *x, const void *y)
@@ -591,11 +608,27 @@ static enum splat_status count_promising(struct sp_choice *c)
     return status;
 }
 
+/* Heads that share row tiles walk queries in their order. */
+static void keep_linear_rows(struct sp_choice *c)
+{
+    int kept = 0;
+    for (int k = 0; k < c->layout_count; k++) {
+        bool linear = true;
+        for (int p = 0; p < c->layouts[k].pass_count; p++)
+            linear &= c->layouts[k].passes[p].rows.zones == 1;
+        if (linear)
+            c->layouts[kept++] = c->layouts[k];
+    }
+    c->layout_count = kept;
+}
+
 /* The layouts to count: those the masks suggest, or the one that the options ask for. */
 static enum splat_status count_layouts(struct sp_choice *c)
 {
     int64_t asked = c->options->layout;
     c->layout_count = sp_layouts_suggest(c->set, c->layouts);
+    if (c->set->fold > 1)
+        keep_linear_rows(c);
     enum splat_status status = SPLAT_OK;
     if (asked == 0)
         status = count_promising(c);

@@ -7,16 +7,24 @@
 #include "acsr/acsr.h"
 #include "analysis/plan.h"
 
-/* The distinct masks of a plan, and how many (batch, head) pairs of one launch use each. */
+/* The distinct masks of a plan, folded where heads share row tiles (fold.h), and how many (batch, head) pairs of
+ * one launch use each; a head is then a part of a group. */
 struct sp_mask_set {
     splat_acsr **acsr;
     int64_t *uses;
     int64_t count;
-    int64_t q_len, kv_len;
+    int64_t q_len, kv_len; /* of the folded masks */
+    int64_t heads, kv_heads;
+    int64_t fold;
+    bool owned; /* the ACSRs are the set's own */
 };
 
 struct sp_choice;
 struct sp_layout;
+
+/* Cost of a tile at the options' head dims against one at row->max_dim. A part of a tile grows with the head dims
+ * (products, loads), a part does not (softmax, masking). */
+double sp_dim_factor(const struct sp_tune_row *row, const splat_options *options);
 
 /* Counts and predicts. The set must outlive the choice. SPLAT_UNSUPPORTED when options force a shape that the table
  * does not have or a layout that does not suit the masks, SPLAT_NO_MEMORY. */

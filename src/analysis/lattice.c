@@ -285,7 +285,8 @@ static void lattice_row(struct sp_row_source *self, struct sp_row_eval *eval, st
 
 /* ---- The whole ---- */
 
-/* Whether a mask of positions can be made at all. A last zone narrower than the others would have ranks without tokens. */
+/* Whether a mask of positions can be made at all. A last zone narrower than the others would have ranks without
+ * tokens. */
 static bool serves(const splat_acsr *acsr, const struct sp_view *view)
 {
     return acsr->bit_words == 0 && sp_view_fits(view) && view->n0 % view->c == 0;

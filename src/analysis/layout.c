@@ -97,8 +97,8 @@ static int leading_strides(struct tally *tally, struct tally_entry *found, int m
 
 /* ---- Layouts ---- */
 
-/* The widest zone of a view with this n0, at most `most`: a power of two that divides n0, since ranks of a narrower last
- * zone would hold no tokens. */
+/* The widest zone of a view with this n0, at most `most`: a power of two that divides n0, since ranks of a narrower
+ * last zone would hold no tokens. */
 static int64_t zone_width(int64_t n0, int64_t most)
 {
     int64_t c = 1;

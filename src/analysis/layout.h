@@ -9,7 +9,7 @@
 #include "analysis/choose.h"
 #include "analysis/lattice.h"
 
-enum { SP_PASSES_MAX = 2, SP_PARTS_MAX = 2, SP_LAYOUTS_MAX = 16 };
+enum { SP_PASSES_MAX = SP_LAUNCHES_MAX, SP_PARTS_MAX = 2, SP_LAYOUTS_MAX = 16 };
 
 /* One launch: row tiles under one row view, each with the column tiles of every part. */
 struct sp_layout_pass {

@@ -11,9 +11,11 @@
 
 #include "analysis/build.h"
 #include "analysis/choose.h"
+#include "analysis/fold.h"
 #include "analysis/ints.h"
 #include "analysis/layout.h"
 #include "analysis/plan.h"
+#include "analysis/split.h"
 #include "common/error.h"
 
 static double now_ms(void)
@@ -42,7 +44,7 @@ static enum splat_status fill_map(const splat_mask *mask, const splat_options *o
 {
     int64_t batch = mask->kind == SP_MASK_MAP ? mask->batch : 1,
             heads = mask->kind == SP_MASK_MAP ? mask->heads : 1;
-    int64_t scale = (batch > 1 ? 1 : options->batch) * (heads > 1 ? 1 : options->heads);
+    int64_t scale = (batch > 1 ? 1 : options->batch) * (heads > 1 ? 1 : set->heads);
     for (int64_t e = 0; e < batch * heads; e++)
         set->uses[mask->kind == SP_MASK_MAP ? number[mask->map[e]] : 0] += scale;
     if (set->count == 1)
@@ -82,6 +84,28 @@ static enum splat_status gather_masks(const splat_mask *mask, const splat_option
         status = fill_map(mask, options, number, set, plan);
     free(number);
     return status;
+}
+
+/* Puts folded masks in the place of the mask's own, if heads are to share row tiles. The set owns them. */
+static enum splat_status fold_masks(struct sp_mask_set *set)
+{
+    enum splat_status status = SPLAT_OK;
+    set->owned = set->fold > 1;
+    for (int64_t k = 0; k < set->count && set->fold > 1; k++) {
+        splat_acsr *own = set->acsr[k];
+        set->acsr[k] = NULL;
+        if (status == SPLAT_OK)
+            status = sp_fold_acsr(own, set->fold, &set->acsr[k]);
+    }
+    return status;
+}
+
+static void free_masks(struct sp_mask_set *set)
+{
+    for (int64_t k = 0; k < set->count && set->owned; k++)
+        splat_acsr_destroy(set->acsr[k]);
+    free(set->acsr);
+    free(set->uses);
 }
 
 /* ---- Creation ---- */
@@ -147,6 +171,8 @@ static void drop_tiles(struct splat_plan *plan)
     free(plan->predicates);
     free(plan->table);
     free(plan->bits);
+    free(plan->splits);
+    plan->splits = NULL;
     plan->passes = NULL;
     plan->views = NULL;
     plan->row_tiles = NULL;
@@ -184,17 +210,26 @@ static enum splat_status choose_and_build(const struct sp_mask_set *set, const s
 static enum splat_status make_plan(const splat_mask *mask, const splat_options *options, struct sp_mask_set *set,
                                    struct splat_plan *plan)
 {
+    set->fold = sp_fold_for(mask, options);
+    set->kv_heads = options->kv_heads ? options->kv_heads : options->heads;
+    set->heads =
+        set->fold == 1 ? options->heads : set->kv_heads * sp_fold_parts(options->heads / set->kv_heads, set->fold);
+    plan->fold = (int32_t)set->fold;
+    plan->q_len = splat_mask_q_len(mask);
+    set->kv_len = plan->kv_len = splat_mask_kv_len(mask);
+    set->q_len = set->fold * plan->q_len;
     enum splat_status status = gather_masks(mask, options, set, plan);
     if (status != SPLAT_OK)
         return status;
-    set->q_len = plan->q_len = splat_mask_q_len(mask);
-    set->kv_len = plan->kv_len = splat_mask_kv_len(mask);
     plan->mask_count = set->count;
     for (int64_t k = 0; k < set->count; k++) {
         plan->allowed_pairs += splat_acsr_pairs(set->acsr[k]);
         plan->families += splat_acsr_families(set->acsr[k]);
     }
-    return choose_and_build(set, options, plan);
+    status = fold_masks(set);
+    if (status == SPLAT_OK)
+        status = choose_and_build(set, options, plan);
+    return status == SPLAT_OK ? sp_split_rows(plan, options, set) : status;
 }
 
 enum splat_status splat_plan_create(const splat_mask *mask, const splat_options *options, splat_plan **plan)
@@ -210,8 +245,7 @@ enum splat_status splat_plan_create(const splat_mask *mask, const splat_options 
         return sp_no_memory("the plan", sizeof *made);
     struct sp_mask_set set = {0};
     status = make_plan(mask, options, &set, made);
-    free(set.acsr);
-    free(set.uses);
+    free_masks(&set);
     if (status != SPLAT_OK) {
         splat_plan_destroy(made);
         return status;
@@ -244,7 +278,8 @@ static int64_t descriptor_bytes(const splat_plan *plan)
     size_t bytes = (size_t)plan->row_tile_count * sizeof *plan->row_tiles +
                    (size_t)plan->segment_count * sizeof *plan->segments +
                    (size_t)plan->predicate_count * sizeof *plan->predicates +
-                   (size_t)plan->table_count * sizeof *plan->table + (size_t)plan->bits_count * sizeof *plan->bits;
+                   (size_t)plan->table_count * sizeof *plan->table + (size_t)plan->bits_count * sizeof *plan->bits +
+                   (size_t)plan->split_count * sizeof *plan->splits;
     if (plan->map)
         bytes += (size_t)(plan->map_batch * plan->map_heads) * sizeof *plan->map;
     return (int64_t)bytes;
@@ -258,8 +293,8 @@ enum splat_status splat_plan_get_info(const splat_plan *plan, splat_plan_info *i
         return sp_fail(SPLAT_INVALID, "info->struct_size is %zu; it must be %zu: call splat_plan_info_init first",
                        info->struct_size, sizeof *info);
     double cells = (double)plan->mask_count * (double)plan->q_len * (double)plan->kv_len;
-    int64_t computed =
-        (plan->full_tiles + plan->partial_tiles) * ((int64_t)plan->tile_rows * (int64_t)plan->tile_cols);
+    int64_t computed = (plan->full_tiles + plan->partial_tiles) *
+                       ((int64_t)plan->tile_rows * (int64_t)plan->tile_cols) / plan->fold;
     *info = (splat_plan_info){
         .struct_size = sizeof *info,
         .q_len = plan->q_len,
@@ -316,6 +351,19 @@ static splat_acsr_run tokens_of(const struct sp_view *view, int64_t first, int64
     return (splat_acsr_run){start, y > 1 ? view->n0 : 0, (int32_t)y, (int32_t)c};
 }
 
+/* The queries of a row tile. */
+static splat_acsr_run queries_of(const splat_plan *plan, const struct sp_pass *pass,
+                                 const struct sp_row_tile *row_tile)
+{
+    const int64_t first = (int64_t)row_tile->tile * plan->tile_rows;
+    splat_acsr_run rows = tokens_of(&pass->row_view, first, plan->tile_rows);
+    if (plan->fold > 1) {
+        rows.start = (int32_t)(first / plan->fold);
+        rows.width = (int32_t)sp_ceil_div(first + rows.width, plan->fold) - rows.start;
+    }
+    return rows;
+}
+
 /* Visits a segment, zone by zone; the visitor's answer. */
 static int visit_segment(const splat_plan *plan, const struct sp_pass *pass, const struct sp_segment *segment,
                          splat_tile_stretch *stretch, splat_tile_fn visit, void *user)
@@ -343,9 +391,7 @@ static int visit_row_tile(const splat_plan *plan, int64_t p, const struct sp_row
 {
     const struct sp_pass *pass = &plan->passes[p];
     splat_tile_stretch stretch = {
-        .pass = pass->launch,
-        .row_tile = row_tile->tile,
-        .rows = tokens_of(&pass->row_view, (int64_t)row_tile->tile * plan->tile_rows, plan->tile_rows)};
+        .pass = pass->launch, .row_tile = row_tile->tile, .rows = queries_of(plan, pass, row_tile)};
     for (int64_t s = row_tile->segment; s < (int64_t)row_tile->segment + row_tile->segment_count; s++) {
         int answer = visit_segment(plan, pass, &plan->segments[s], &stretch, visit, user);
         if (answer)
@@ -357,7 +403,7 @@ static int visit_row_tile(const splat_plan *plan, int64_t p, const struct sp_row
 static int by_tile(const void *x, const void *y)
 {
     const struct sp_row_tile *a = x, *b = y;
-    return (a->tile > b->tile) - (a->tile < b->tile);
+    return a->tile != b->tile ? (a->tile > b->tile) - (a->tile < b->tile) : a->slot - b->slot;
 }
 
 enum splat_status splat_plan_visit_tiles(const splat_plan *plan, int64_t mask_index, splat_tile_fn visit,

@@ -67,6 +67,15 @@ struct sp_row_tile {
     int32_t segment;       /* first segment */
     int32_t segment_count; /* 0: no allowed pair: o = 0, lse = -inf */
     int32_t tiles;         /* column tiles in all, its length for scheduling */
+    int32_t slot;          /* of a part of a row tile: 1 + the number of its place in the workspace; 0: the whole */
+    int32_t reserved[3];
+};
+
+/* A row tile whose column tiles are dealt to several parts (split.h). Each part leaves (o, lse) of its own in the
+ * workspace, at slots first_slot, first_slot + 1, ...; they are combined at the end of the launch. */
+struct sp_split {
+    int32_t tile, first_slot, parts;
+    int32_t launch;
 };
 
 /* Row tiles of one row view, for one distinct mask, longest first (ties by tile number). Passes of equal `launch`
@@ -88,6 +97,8 @@ struct sp_candidate {
     int32_t tune_row;
 };
 
+enum { SP_LAUNCHES_MAX = 2 };
+
 struct splat_plan {
     int64_t q_len, kv_len;
     int32_t tile_rows, tile_cols; /* M, N */
@@ -108,7 +119,10 @@ struct splat_plan {
     int64_t table_count;
     uint32_t *bits; /* bitmasks of M * N/32 */
     int64_t bits_count;
-    uint32_t predicate_mask; /* of enum sp_pred_kind */
+    uint32_t predicate_mask;         /* of enum sp_pred_kind */
+    struct sp_split *splits;         /* launch by launch; slots are numbered from 0 in each */
+    int64_t split_count, slot_count; /* slot_count: the most of a launch */
+    int32_t fold; /* query heads of a group that share a row tile (fold.h): row r is query r / fold; 1: none */
     int32_t *map; /* batch*heads entries: distinct mask of each (batch, head); NULL when mask_count is 1 */
     int64_t map_batch, map_heads;
     int64_t allowed_pairs, full_tiles, partial_tiles, families;

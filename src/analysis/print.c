@@ -1,6 +1,7 @@
 /* The plan as text, for `splatc dump --stage plan`. Long lists are cut in the middle and say by how much. */
 #include "analysis/ints.h"
 #include "analysis/plan.h"
+#include "analysis/split.h"
 #include "analysis/view.h"
 #include "common/strbuf.h"
 
@@ -90,7 +91,8 @@ static void print_tokens(struct sp_strbuf *out, const struct sp_view *view, int6
 static void print_header(const splat_plan *plan, struct sp_strbuf *out)
 {
     double cells = (double)plan->mask_count * (double)plan->q_len * (double)plan->kv_len;
-    double computed = (double)(plan->full_tiles + plan->partial_tiles) * plan->tile_rows * plan->tile_cols;
+    double computed =
+        (double)(plan->full_tiles + plan->partial_tiles) * plan->tile_rows * plan->tile_cols / plan->fold;
     sp_strbuf_printf(out, "plan: %lld x %lld, %lld mask%s, tiles of %d x %d: %lld full + %lld partial\n",
                      (long long)plan->q_len, (long long)plan->kv_len, (long long)plan->mask_count,
                      plan->mask_count == 1 ? "" : "s", plan->tile_rows, plan->tile_cols,
@@ -100,6 +102,9 @@ static void print_header(const splat_plan *plan, struct sp_strbuf *out)
                      computed, plan->allowed_pairs > 0 ? computed / (double)plan->allowed_pairs : 0.0,
                      (long long)plan->families);
     sp_strbuf_printf(out, "predicted: %.1f us\n", plan->predicted_us);
+    if (plan->fold > 1)
+        sp_strbuf_printf(out, "rows: up to %d heads of a group share a row tile, row r is query r / %d\n",
+                         plan->fold, plan->fold);
     for (int64_t p = 0; p < plan->pass_count; p++) {
         const struct sp_pass *pass = &plan->passes[p];
         sp_strbuf_printf(out, "pass %lld: mask %d, rows ", (long long)p, pass->mask_index);
@@ -109,7 +114,11 @@ static void print_header(const splat_plan *plan, struct sp_strbuf *out)
             sp_strbuf_puts(out, v ? " + " : "");
             print_view(out, &plan->views[pass->column_view + v]);
         }
-        sp_strbuf_printf(out, ", %d row tiles%s\n", pass->row_tile_count, pass->merge ? ", merges" : "");
+        int64_t split, parts, row_tiles = sp_split_count(plan, pass, &split, &parts);
+        sp_strbuf_printf(out, ", %lld row tile%s", (long long)row_tiles, row_tiles == 1 ? "" : "s");
+        if (split)
+            sp_strbuf_printf(out, ", %lld of them in %lld parts", (long long)split, (long long)parts);
+        sp_strbuf_printf(out, "%s\n", pass->merge ? ", merges" : "");
     }
     for (int64_t c = 0; c < plan->candidate_count; c++)
         sp_strbuf_printf(out, "candidate: %s: %s\n", plan->candidates[c].summary, plan->candidates[c].reason);
@@ -170,7 +179,8 @@ static void print_pass(const splat_plan *plan, const struct sp_pass *pass, struc
         int64_t row0 = (int64_t)row_tile->tile * plan->tile_rows;
         sp_strbuf_printf(out, "row tile %d (", row_tile->tile);
         print_tokens(out, &pass->row_view, row0, plan->tile_rows, "row");
-        sp_strbuf_printf(out, "): %d tiles\n", row_tile->tiles);
+        sp_strbuf_printf(out, ")%s: %d tile%s\n", row_tile->slot ? ", a part" : "", row_tile->tiles,
+                         row_tile->tiles == 1 ? "" : "s");
         for (int64_t s = 0; s < row_tile->segment_count; s++)
             if (!elided(out, s, row_tile->segment_count, SHOWN_SEGMENTS, "  ", "segments"))
                 print_segment(plan, out, &plan->segments[row_tile->segment + s]);

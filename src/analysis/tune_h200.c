@@ -1,15 +1,15 @@
 /* NVIDIA H200 (sm_90a): the Hopper kernel, and the portable one for fine masks.
  *
  * Measured 2026-11-30 on an NVIDIA H200, driver 580.159.04, bf16, by bench/tile_rates.py
- * (bench/results/2026-11-30-h200-tiles*.json). partial_ns is the mean of a lower and an upper bound. Rows marked * are scaled
- * from their neighbours' rates and from whole runs at that shape, the row marked + from whole runs alone: its tiles bring so
- * much for so little work that L2 limits it when blocks do not share keys, which the measured masks do (docs/kernels.md).
- * copy_bytes_per_us: device copy, 4.26 TB/s, 2026-11-30.
+ * (bench/results/2026-11-30-h200-tiles*.json). partial_ns is the mean of a lower and an upper bound. Rows marked *
+ * are scaled from their neighbours' rates and from whole runs at that shape, the row marked + from whole runs
+ * alone: its tiles bring so much for so little work that L2 limits it when blocks do not share keys, which the
+ * measured masks do (docs/kernels.md). copy_bytes_per_us: device copy, 4.26 TB/s, 2026-11-30.
  */
 #include "analysis/tune.h"
 
 #define PORTABLE SP_FAMILY_PORTABLE
-#define HOPPER SP_FAMILY_HOPPER
+#define HOPPER   SP_FAMILY_HOPPER
 
 /* clang-format off */
 static const struct sp_tune_row rows[] = {

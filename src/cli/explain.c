@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "analysis/plan.h"
+#include "analysis/split.h"
 #include "cli/cli.h"
 #include "cli/findings.h"
 #include "cli/json.h"
@@ -64,8 +65,14 @@ static void print_passes(const splat_plan *plan)
             printf("%s", v ? " + " : "");
             print_view(&plan->views[pass->column_view + v]);
         }
-        printf(", %d row tiles%s\n", pass->row_tile_count, pass->merge ? ", merged into the passes before" : "");
+        int64_t split, parts, row_tiles = sp_split_count(plan, pass, &split, &parts);
+        printf(", %lld row tile%s", (long long)row_tiles, row_tiles == 1 ? "" : "s");
+        if (split)
+            printf(", %lld of them in %lld parts", (long long)split, (long long)parts);
+        printf("%s\n", pass->merge ? ", merged into the passes before" : "");
     }
+    if (plan->fold > 1)
+        printf("rows         up to %d heads of a group share a row tile\n", plan->fold);
 }
 
 static void print_prediction(const struct subject *s)

@@ -141,6 +141,7 @@ enum splat_status sp_findings_make(const splat_mask *mask, const splat_plan *pla
     f->computed_tiles = info->full_tiles + info->partial_tiles;
     for (int64_t p = 0; p < plan->pass_count; p++) {
         f->lattice |= plan->passes[p].row_view.zones > 1;
+        f->split |= plan->split_count > 0;
         for (int32_t v = 0; v < plan->passes[p].column_view_count; v++)
             f->lattice |= plan->views[plan->passes[p].column_view + v].zones > 1;
     }
@@ -218,11 +219,10 @@ static void say_balance(const struct sp_findings *f, struct text *t)
 {
     double mean = (double)f->computed_tiles / (double)(f->row_tiles ? f->row_tiles : 1);
     if (f->row_tiles > 1 && (double)f->longest_row_tile > 4 * mean)
-        say(t,
-            " The longest row of tiles has %lld of them, the mean row %.1f: it starts first, but with few heads "
-            "the "
-            "launch waits for it.",
-            (long long)f->longest_row_tile, mean);
+        say(t, " The longest row of tiles has %lld of them, the mean row %.1f: %s.", (long long)f->longest_row_tile,
+            mean,
+            f->split ? "it is dealt to parts that run side by side"
+                     : "it starts first, but with few heads the launch waits for it");
 }
 
 void sp_findings_verdict(const struct sp_findings *f, char *text, size_t size)

@@ -17,6 +17,7 @@ struct sp_findings {
     int64_t all_tiles;                   /* tiles of the whole rectangle, all distinct masks */
     int64_t computed_tiles;              /* full + partial */
     int64_t packed_tiles;                /* the fewest tiles that could hold the allowed pairs */
+    int split;                           /* 1: long row tiles come in parts */
     int lattice;                         /* 1: some tiles walk the sequence otherwise than token by token */
     int64_t row_tiles, longest_row_tile; /* row tiles with something to do; most column tiles of one */
     int predicate_count;

@@ -20,6 +20,7 @@
 EMBED("attention_sm80", "templates/attention_sm80.cuh");
 EMBED("attention_sm90", "templates/attention_sm90.cuh");
 EMBED("attention_common", "templates/attention_common.cuh");
+EMBED("combine", "templates/combine.cuh");
 EMBED("ptx_sm80", "templates/ptx_sm80.cuh");
 EMBED("ptx_sm90", "templates/ptx_sm90.cuh");
 EMBED("launch_args", "src/codegen/launch_args.h");

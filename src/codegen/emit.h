@@ -24,6 +24,7 @@ int sp_spec_q_stages(const struct sp_spec *spec);
 extern const char sp_file_attention_sm80_begin[], sp_file_attention_sm80_end[];
 extern const char sp_file_attention_sm90_begin[], sp_file_attention_sm90_end[];
 extern const char sp_file_attention_common_begin[], sp_file_attention_common_end[];
+extern const char sp_file_combine_begin[], sp_file_combine_end[];
 extern const char sp_file_ptx_sm80_begin[], sp_file_ptx_sm80_end[];
 extern const char sp_file_ptx_sm90_begin[], sp_file_ptx_sm90_end[];
 extern const char sp_file_launch_args_begin[], sp_file_launch_args_end[];

@@ -39,6 +39,8 @@ static enum splat_status write_params(const struct sp_spec *spec, struct sp_strb
     sp_strbuf_printf(out, "constexpr bool MASK_MAP = %s;\n", spec->mask_map ? "true" : "false");
     sp_strbuf_printf(out, "constexpr bool LATTICE = %s;\n", spec->lattice ? "true" : "false");
     sp_strbuf_printf(out, "constexpr bool MERGE = %s;\n", spec->merge ? "true" : "false");
+    sp_strbuf_printf(out, "constexpr bool FOLD = %s;\n", spec->fold ? "true" : "false");
+    sp_strbuf_printf(out, "constexpr bool SPLIT = %s;\n", spec->split ? "true" : "false");
     sp_strbuf_printf(out, "constexpr unsigned PREDICATE_MASK = 0x%x;\n", (unsigned)spec->predicate_mask);
     sp_strbuf_printf(out, "constexpr int SHARED_BYTES = %lld;\n", (long long)sp_spec_shared_bytes(spec));
     return SPLAT_OK;
@@ -64,6 +66,11 @@ static enum splat_status paste_ptx(const struct sp_spec *spec, struct sp_strbuf 
     return status;
 }
 
+static enum splat_status paste_combine(const struct sp_spec *spec, struct sp_strbuf *out)
+{
+    return spec->split ? paste(sp_file_combine_begin, sp_file_combine_end, out) : SPLAT_OK;
+}
+
 #define PORTABLE (1 << SP_FAMILY_PORTABLE)
 #define HOPPER   (1 << SP_FAMILY_HOPPER)
 
@@ -80,6 +87,7 @@ static const struct region regions[] = {
     {"common", PORTABLE | HOPPER, NULL},
     {"predicates", PORTABLE | HOPPER, sp_emit_predicates},
     {"wgmma", HOPPER, sp_emit_wgmma},
+    {"combine", PORTABLE | HOPPER, paste_combine},
 };
 
 #define REGION_COUNT (sizeof regions / sizeof regions[0])
@@ -189,6 +197,10 @@ static void write_opening(const struct sp_spec *spec, struct sp_strbuf *out)
     if (spec->lattice || spec->merge)
         sp_strbuf_printf(out, "//   views       %s%s\n", spec->lattice ? "tiles walk lattices" : "linear",
                          spec->merge ? "; several launches, the later ones merge" : "");
+    if (spec->fold || spec->split)
+        sp_strbuf_printf(out, "//   rows        %s%s%s\n", spec->fold ? "heads of a group share row tiles" : "",
+                         spec->fold && spec->split ? "; " : "",
+                         spec->split ? "long row tiles come in parts, which splat_combine combines" : "");
     sp_strbuf_printf(out, "//   launch      %d threads and %lld bytes of dynamic shared memory a block\n",
                      (int)(32 * spec->warps), (long long)sp_spec_shared_bytes(spec));
     sp_strbuf_printf(out, "//   compile     nvcc -x cu -std=c++17 -arch=sm_%d%s -cubin\n\n", (int)spec->arch,
@@ -205,7 +217,10 @@ enum splat_status sp_source_make(const struct sp_spec *spec, struct sp_source *s
         .persistent = spec->family == SP_FAMILY_HOPPER,
         .blocks_per_sm = spec->blocks_per_sm,
         .lattice = spec->lattice,
+        .combine = "",
     };
+    if (spec->split)
+        strcpy(made.combine, "splat_combine");
     write_opening(spec, &made.text);
     enum splat_status status = assemble(spec, &made.text);
     if (status == SPLAT_OK && made.text.failed)

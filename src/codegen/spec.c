@@ -163,6 +163,8 @@ enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *opti
         .mask_map = plan->map != NULL,
         .lattice = has_lattice(plan),
         .merge = plan->launch_count > 1,
+        .fold = plan->fold > 1,
+        .split = plan->split_count > 0,
     };
     enum splat_status status;
     if ((status = check_dims(&made)) != SPLAT_OK || (status = check_shape(&made)) != SPLAT_OK ||
@@ -189,4 +191,6 @@ void sp_spec_print(const struct sp_spec *spec, struct sp_strbuf *out)
     sp_strbuf_printf(out, "\nmask_map       %s\n", spec->mask_map ? "yes" : "no");
     sp_strbuf_printf(out, "lattice        %s\n", spec->lattice ? "yes" : "no");
     sp_strbuf_printf(out, "merge          %s\n", spec->merge ? "yes" : "no");
+    sp_strbuf_printf(out, "fold           %s\n", spec->fold ? "yes" : "no");
+    sp_strbuf_printf(out, "split          %s\n", spec->split ? "yes" : "no");
 }

@@ -1,5 +1,5 @@
-/* The spec: the few plain numbers that decide the text of a kernel, and nothing else. Lengths, batch, heads and strides
- * are launch arguments and never appear here. */
+/* The spec: the few plain numbers that decide the text of a kernel, and nothing else. Lengths, batch, heads and
+ * strides are launch arguments and never appear here. */
 #ifndef SP_SPEC_H
 #define SP_SPEC_H
 
@@ -18,6 +18,8 @@ struct sp_spec {
     int32_t mask_map;        /* 1: (batch, head) -> mask is looked up */
     int32_t lattice;         /* 1: tiles may walk the sequence in other orders than token by token */
     int32_t merge;           /* 1: later launches merge into the results of earlier ones */
+    int32_t fold;            /* 1: query heads of a group share row tiles */
+    int32_t split;           /* 1: long row tiles come in parts; there is a second kernel that combines them */
 };
 
 /* SPLAT_UNSUPPORTED, with the argument and the limit, when no kernel exists for the plan and options. */
@@ -28,13 +30,22 @@ void sp_spec_print(const struct sp_spec *spec, struct sp_strbuf *out);
 /* The generated source: one flat CUDA text, a pure function of the spec. */
 struct sp_source {
     struct sp_strbuf text;
-    char entry[64];     /* name of the __global__ function, extern "C" */
-    int32_t threads;    /* a block */
+    char entry[64];       /* name of the __global__ function, extern "C" */
+    int32_t threads;      /* a block */
     int32_t shared_bytes; /* dynamic shared memory a block */
     int32_t persistent;   /* 1: the grid is as many blocks as run at once, and tensor maps follow the arguments */
     int32_t blocks_per_sm;
-    int32_t lattice;      /* 1: maps for two column views and both lengths of zones */
+    int32_t lattice;  /* 1: maps for two column views and both lengths of zones */
+    char combine[64]; /* name of the second kernel, which combines parts of row tiles; "" when there is none */
 };
+
+enum { SP_COMBINE_WARPS = 8 }; /* of a block of the second kernel, which combines a row */
+
+/* Dynamic shared memory of such a block: each warp's outputs and its sum of weights. */
+static inline int32_t sp_combine_shared_bytes(int64_t value_dim)
+{
+    return (int32_t)(SP_COMBINE_WARPS * (4 * value_dim + 16));
+}
 
 enum splat_status sp_source_make(const struct sp_spec *spec, struct sp_source *source);
 void sp_source_free(struct sp_source *source);

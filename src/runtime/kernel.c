@@ -179,6 +179,7 @@ static enum splat_status upload_tables(splat_kernel *kernel, const int32_t *sche
         {plan->table, (size_t)plan->table_count * sizeof *plan->table, &args->table},
         {plan->bits, (size_t)plan->bits_count * sizeof *plan->bits, &args->bits},
         {plan->map, plan->map ? (size_t)(plan->map_batch * plan->map_heads) * sizeof *plan->map : 0, &args->map},
+        {plan->splits, (size_t)plan->split_count * sizeof *plan->splits, &args->splits},
         {schedule, (size_t)schedule_words * sizeof *schedule, &args->schedule},
     };
     size_t total = 256;
@@ -255,6 +256,10 @@ static enum splat_status load_module(splat_kernel *kernel, const struct sp_image
     if (status == SPLAT_OK)
         status =
             sp_driver_check(driver, driver->module_get_function(&kernel->function, kernel->module, source->entry),
+                            "cuModuleGetFunction");
+    if (status == SPLAT_OK && source->combine[0])
+        status =
+            sp_driver_check(driver, driver->module_get_function(&kernel->combine, kernel->module, source->combine),
                             "cuModuleGetFunction");
     if (status == SPLAT_OK)
         status = sp_driver_check(driver,

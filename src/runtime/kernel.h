@@ -26,7 +26,7 @@ struct splat_kernel {
     const struct sp_driver *driver;
     sp_cu_context cu_context;
     sp_cu_module module;
-    sp_cu_function function;
+    sp_cu_function function, combine; /* combine: of plans that split row tiles */
     sp_cu_pointer tables;
     struct sp_launch_args args; /* all that does not change from run to run */
     int block_threads, shared_bytes;
@@ -48,6 +48,14 @@ enum splat_status sp_device_arch(const struct sp_driver *driver, sp_cu_device de
  * there is a map. */
 int64_t sp_item_tiles(const splat_plan *plan, const struct sp_pass *pass, int64_t pairs, int64_t section,
                       int64_t item);
+
+/* Heads as work items count them: query heads, or parts of a group where its heads share row tiles. `group` of them
+ * read the same keys. */
+struct sp_heads {
+    int64_t heads;
+    int group;
+};
+struct sp_heads sp_kernel_heads(const splat_kernel *kernel, int64_t heads, int64_t kv_heads);
 
 /* How many (batch, head) pairs are walked together, so that their keys and values stay in L2; `group` query heads
  * share them. */

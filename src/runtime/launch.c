@@ -151,22 +151,18 @@ struct tensor_map {
 
 enum { MAPS_MAX = 2 + 2 * 2 * 2 };
 
-/* A tensor for bulk copies of tiles of `tile` rows by 64 elements: under a view [batch, heads, y, x, dim] with
- * `longer` more grid rows than are whole; without views [batch, heads, 1, rows, dim]. */
-static enum splat_status encode_map(const splat_kernel *kernel, const char *name, const splat_tensor *tensor,
-                                    int64_t batch, int64_t heads, const struct sp_view *view, int longer,
-                                    int64_t dim, int64_t tile, struct tensor_map *map)
+/* A tensor [batch, heads, y, x, dim] for bulk copies of tiles of `tile` rows by 64 elements, box_x of them along x;
+ * strides of x and y in elements. */
+static enum splat_status encode_grid(const splat_kernel *kernel, const char *name, const splat_tensor *tensor,
+                                     int64_t batch, int64_t heads, int64_t x_stride, int64_t y_stride, int64_t x,
+                                     int64_t y, int64_t box_x, int64_t dim, int64_t tile, struct tensor_map *map)
 {
-    const uint64_t row = 2 * (uint64_t)tensor->row_stride;
-    const uint64_t x = kernel->lattice ? (uint64_t)view->n0 : (uint64_t)view->len;
-    const uint64_t y = kernel->lattice ? (uint64_t)(view->whole + longer) : 1;
-    const uint64_t dims[5] = {(uint64_t)dim, x, y, (uint64_t)heads, (uint64_t)batch};
+    const uint64_t dims[5] = {(uint64_t)dim, (uint64_t)x, (uint64_t)y, (uint64_t)heads, (uint64_t)batch};
     /* The stride of an axis of length 1 is never used, but must be a multiple of 16. */
-    const uint64_t strides[4] = {x > 1 ? row : 16, y > 1 ? (uint64_t)view->n0 * row : 16,
+    const uint64_t strides[4] = {x > 1 ? 2 * (uint64_t)x_stride : 16, y > 1 ? 2 * (uint64_t)y_stride : 16,
                                  heads > 1 ? 2 * (uint64_t)tensor->head_stride : 16,
                                  batch > 1 ? 2 * (uint64_t)tensor->batch_stride : 16};
-    const uint32_t box_x = (uint32_t)(kernel->lattice ? view->c : tile);
-    const uint32_t box[5] = {64, box_x, (uint32_t)tile / box_x, 1, 1}, ones[5] = {1, 1, 1, 1, 1};
+    const uint32_t box[5] = {64, (uint32_t)box_x, (uint32_t)(tile / box_x), 1, 1}, ones[5] = {1, 1, 1, 1, 1};
     for (int axis = 0; axis < 4; axis++)
         if (strides[axis] >= (uint64_t)1 << 40)
             return sp_fail(SPLAT_UNSUPPORTED,
@@ -177,6 +173,19 @@ static enum splat_status encode_map(const splat_kernel *kernel, const char *name
                            kernel->driver->tensor_map_encode(map, type, 5, tensor->data, dims, strides, box, ones,
                                                              0, SP_TENSOR_SWIZZLE_128, SP_TENSOR_PROMOTE_256, 0),
                            "cuTensorMapEncodeTiled");
+}
+
+/* A tensor under a view, with `longer` more grid rows than are whole; without views [batch, heads, 1, rows, dim].
+ */
+static enum splat_status encode_map(const splat_kernel *kernel, const char *name, const splat_tensor *tensor,
+                                    int64_t batch, int64_t heads, const struct sp_view *view, int longer,
+                                    int64_t dim, int64_t tile, struct tensor_map *map)
+{
+    const int64_t row = tensor->row_stride;
+    return kernel->lattice
+               ? encode_grid(kernel, name, tensor, batch, heads, row, view->n0 * row, view->n0,
+                             view->whole + longer, view->c, dim, tile, map)
+               : encode_grid(kernel, name, tensor, batch, heads, row, 0, view->len, 1, tile, dim, tile, map);
 }
 
 /* The maps of one tensor under one view: for zones of whole grid rows and, in kernels with views, for zones with
@@ -198,6 +207,23 @@ static enum splat_status encode_view(const splat_kernel *kernel, const char *nam
     return encode_map(kernel, name, tensor, batch, heads, view, 1, dim, tile, map + 1);
 }
 
+/* Rows of heads that share row tiles, [batch, kv head, query, head of the group, dim]: a box is the rows of a tile.
+ */
+static enum splat_status encode_folded(const splat_kernel *kernel, const splat_attention_args *a,
+                                       struct tensor_map *maps, int *count)
+{
+    const int64_t group = a->heads / a->kv_heads;
+    splat_tensor heads = a->q;
+    heads.head_stride = group * a->q.head_stride;
+    *count += 1 + kernel->lattice;
+    enum splat_status status =
+        encode_grid(kernel, "q", &heads, a->batch, a->kv_heads, a->q.head_stride, a->q.row_stride, group, a->q_len,
+                    kernel->plan->fold, kernel->options.head_dim, kernel->plan->tile_rows, maps);
+    if (kernel->lattice)
+        maps[1] = maps[0];
+    return status;
+}
+
 /* In the order of struct TensorMaps of the kernel: q, then k by view, then v by view. */
 static enum splat_status encode_maps(const splat_kernel *kernel, const splat_attention_args *a,
                                      const struct sp_pass *pass, struct tensor_map maps[MAPS_MAX])
@@ -206,8 +232,9 @@ static enum splat_status encode_maps(const splat_kernel *kernel, const splat_att
     const int64_t dim = kernel->options.head_dim, value_dim = kernel->options.value_dim;
     const int views = 1 + kernel->lattice;
     int count = 0;
-    enum splat_status status =
-        encode_view(kernel, "q", &a->q, a->batch, a->heads, &pass->row_view, dim, plan->tile_rows, maps, &count);
+    enum splat_status status = plan->fold > 1 ? encode_folded(kernel, a, maps, &count)
+                                              : encode_view(kernel, "q", &a->q, a->batch, a->heads, &pass->row_view,
+                                                            dim, plan->tile_rows, maps, &count);
     for (int k = 0; k < 2 * views && status == SPLAT_OK; k++) {
         const int of_v = k / views, view = k % views;
         if (view >= pass->column_view_count) {
@@ -255,12 +282,40 @@ static struct sp_launch_view launch_view(const struct sp_view *view)
     return (struct sp_launch_view){view->n0, c_log2, view->pitch, view->rest};
 }
 
+/* The parts of the launch's row tiles, combined. */
+static enum splat_status combine(const splat_kernel *kernel, const struct sp_pass *pass,
+                                 struct sp_launch_args *args, void *stream)
+{
+    const splat_plan *plan = kernel->plan;
+    int64_t first = 0, count = 0;
+    while (first < plan->split_count && plan->splits[first].launch != pass->launch)
+        first++;
+    while (first + count < plan->split_count && plan->splits[first + count].launch == pass->launch)
+        count++;
+    if (count == 0)
+        return SPLAT_OK;
+    const int64_t rows = count * args->batch * args->heads * plan->tile_rows;
+    args->splits = (const struct sp_split *)kernel->args.splits + first;
+    args->split_count = (int)count;
+    void *parameters[] = {args};
+    if (rows > INT_MAX)
+        return sp_fail(SPLAT_UNSUPPORTED,
+                       "batch x heads x rows of split row tiles is %lld; a launch takes at most %d blocks",
+                       (long long)rows, INT_MAX);
+    return sp_driver_check(
+        kernel->driver,
+        kernel->driver->launch_kernel(kernel->combine, (unsigned)rows, 1, 1, 32 * SP_COMBINE_WARPS, 1, 1,
+                                      (unsigned)sp_combine_shared_bytes(kernel->options.value_dim),
+                                      (sp_cu_stream)stream, parameters, NULL),
+        "cuLaunchKernel");
+}
+
 /* One launch of the plan: its passes, one a mask, have the same views. */
 static enum splat_status launch(const splat_kernel *kernel, const splat_attention_args *a,
                                 const struct sp_pass *pass, struct sp_launch_args *args, void *stream)
 {
     const struct sp_driver *driver = kernel->driver;
-    int64_t blocks = (int64_t)pass->row_tile_count * a->batch * a->heads;
+    int64_t blocks = (int64_t)pass->row_tile_count * args->batch * args->heads;
     int64_t resident = (int64_t)kernel->multiprocessors * kernel->blocks_per_sm;
     if (blocks == 0)
         return SPLAT_OK;
@@ -286,19 +341,62 @@ static enum splat_status launch(const splat_kernel *kernel, const splat_attentio
             blocks = resident;
     }
     void *parameters[] = {args, maps};
-    return sp_driver_check(
+    enum splat_status status = sp_driver_check(
         driver,
         driver->launch_kernel(kernel->function, (unsigned)blocks, 1, 1, (unsigned)kernel->block_threads, 1, 1,
                               (unsigned)kernel->shared_bytes, (sp_cu_stream)stream, parameters, NULL),
         "cuLaunchKernel");
+    return status == SPLAT_OK ? combine(kernel, pass, args, stream) : status;
 }
 
-/* Bytes of workspace for the log-sum-exp between launches. */
-static size_t lse_workspace(const splat_kernel *kernel, int64_t batch, int64_t heads)
+/* What lies in the workspace: the log-sum-exp between launches, and the outputs and log-sum-exps of parts. */
+struct workspace {
+    size_t lse, part_o, part_lse; /* bytes, multiples of 256 */
+};
+
+static size_t floats(int64_t count)
 {
-    if (kernel->plan->launch_count == 1 || kernel->device != SPLAT_DEVICE_GPU)
-        return 0;
-    return (size_t)batch * (size_t)heads * (size_t)kernel->plan->q_len * sizeof(float);
+    return ((size_t)count * sizeof(float) + 255) & ~(size_t)255;
+}
+
+static struct workspace workspace_of(const splat_kernel *kernel, int64_t batch, int64_t heads, int64_t kv_heads)
+{
+    const splat_plan *plan = kernel->plan;
+    if (kernel->device != SPLAT_DEVICE_GPU)
+        return (struct workspace){0, 0, 0};
+    const int64_t rows =
+        plan->slot_count * batch * sp_kernel_heads(kernel, heads, kv_heads).heads * plan->tile_rows;
+    return (struct workspace){plan->launch_count > 1 ? floats(batch * heads * plan->q_len) : 0,
+                              floats(rows * kernel->options.value_dim), floats(rows)};
+}
+
+/* Points the launch arguments into the caller's workspace. */
+static enum splat_status place_workspace(const splat_kernel *kernel, const splat_attention_args *a,
+                                         struct sp_launch_args *args)
+{
+    struct workspace w = workspace_of(kernel, a->batch, a->heads, a->kv_heads);
+    if (a->lse)
+        w.lse = 0;
+    const size_t bytes = w.lse + w.part_o + w.part_lse;
+    if (bytes == 0)
+        return SPLAT_OK;
+    if (!a->workspace || a->workspace_bytes < bytes)
+        return sp_fail(SPLAT_INVALID,
+                       "workspace is %p of %zu bytes; this plan, of %lld launches and %lld split row tiles, needs "
+                       "%zu%s (splat_workspace_bytes)",
+                       a->workspace, a->workspace ? a->workspace_bytes : 0, (long long)kernel->plan->launch_count,
+                       (long long)kernel->plan->split_count, bytes, w.lse ? " when lse is null" : "");
+    if ((uintptr_t)a->workspace % 256 != 0)
+        return sp_fail(SPLAT_INVALID, "workspace is %p; it must be aligned to 256 bytes", a->workspace);
+    char *at = a->workspace;
+    args->part_o = (float *)(void *)at;
+    args->part_lse = (float *)(void *)(at + w.part_o);
+    if (w.lse) {
+        args->lse = (float *)(void *)(at + w.part_o + w.part_lse);
+        args->lse_head = kernel->plan->q_len;
+        args->lse_batch = kernel->plan->q_len * a->heads;
+    }
+    return SPLAT_OK;
 }
 
 static enum splat_status run_gpu(const splat_kernel *kernel, const splat_attention_args *a, void *stream)
@@ -320,24 +418,15 @@ static enum splat_status run_gpu(const splat_kernel *kernel, const splat_attenti
     args.v_batch = a->v.batch_stride, args.v_head = a->v.head_stride, args.v_row = a->v.row_stride;
     args.o_batch = a->o.batch_stride, args.o_head = a->o.head_stride, args.o_row = a->o.row_stride;
     args.lse_batch = a->lse_batch_stride, args.lse_head = a->lse_head_stride;
-    args.batch = (int)a->batch, args.heads = (int)a->heads, args.group = (int)(a->heads / a->kv_heads);
+    const struct sp_heads heads = sp_kernel_heads(kernel, a->heads, a->kv_heads);
+    args.batch = (int)a->batch, args.heads = (int)heads.heads, args.group = heads.group;
+    args.fold_heads = (int)(a->heads / a->kv_heads);
+    while (1 << args.fold_log2 < plan->fold)
+        args.fold_log2++;
     args.section = sp_section_pairs(kernel, args.group);
     args.scale = a->scale;
     args.scale_log2 = fminf(a->scale * 1.44269504f, FLT_MAX); /* finite scales stay finite */
-    size_t workspace = lse_workspace(kernel, a->batch, a->heads);
-    if (workspace && !a->lse) {
-        if (!a->workspace || a->workspace_bytes < workspace)
-            return sp_fail(SPLAT_INVALID,
-                           "workspace is %p of %zu bytes; this plan, of %lld launches, needs %zu when lse is null "
-                           "(splat_workspace_bytes)",
-                           a->workspace, a->workspace ? a->workspace_bytes : 0, (long long)plan->launch_count,
-                           workspace);
-        if ((uintptr_t)a->workspace % 256 != 0)
-            return sp_fail(SPLAT_INVALID, "workspace is %p; it must be aligned to 256 bytes", a->workspace);
-        args.lse = a->workspace;
-        args.lse_head = plan->q_len;
-        args.lse_batch = plan->q_len * a->heads;
-    }
+    status = place_workspace(kernel, a, &args);
     for (int64_t k = 0; k < plan->launch_count && status == SPLAT_OK; k++)
         status = launch(kernel, a, &plan->passes[k * plan->mask_count], &args, stream);
     return status;
@@ -352,10 +441,14 @@ enum splat_status splat_workspace_bytes(const splat_kernel *kernel, int64_t batc
     if (batch < 1 || heads < 1)
         return sp_fail(SPLAT_INVALID, "batch is %lld and heads is %lld; each must be at least 1", (long long)batch,
                        (long long)heads);
-    if (batch > INT64_MAX / 16 / heads / kernel->plan->q_len)
+    const int64_t floats_a_head =
+        kernel->plan->q_len + kernel->plan->slot_count * kernel->plan->tile_rows * (kernel->options.value_dim + 1);
+    if (batch > INT64_MAX / 16 / heads / floats_a_head)
         return sp_fail(SPLAT_INVALID, "batch x heads is %lld x %lld; the workspace would not fit 64 bits",
                        (long long)batch, (long long)heads);
-    *bytes = lse_workspace(kernel, batch, heads);
+    const int64_t group = kernel->options.heads / kernel->options.kv_heads;
+    const struct workspace w = workspace_of(kernel, batch, heads, heads % group == 0 ? heads / group : heads);
+    *bytes = w.lse + w.part_o + w.part_lse;
     return SPLAT_OK;
 }
 

@@ -1,9 +1,18 @@
 /* Which block takes which items of a persistent launch (kernel.h). */
 #include <stdlib.h>
 
+#include "analysis/deal.h"
+#include "analysis/fold.h"
 #include "analysis/tune.h"
 #include "common/error.h"
 #include "runtime/kernel.h"
+
+struct sp_heads sp_kernel_heads(const splat_kernel *kernel, int64_t heads, int64_t kv_heads)
+{
+    const int64_t group = heads / kv_heads, parts = sp_fold_parts(group, kernel->plan->fold);
+    return kernel->plan->fold == 1 ? (struct sp_heads){heads, (int)group}
+                                   : (struct sp_heads){kv_heads * parts, (int)parts};
+}
 
 /* More items than this are dealt out in turn: their mean is what counts, and the list would be long. */
 enum { ITEMS_MAX = 1 << 19 };
@@ -25,50 +34,21 @@ int sp_section_pairs(const splat_kernel *kernel, int group)
     return pairs > 65536 ? 65536 : (int)pairs;
 }
 
-/* A block and when it is free; a heap with the earliest on top, ties by number. */
-struct slot {
-    double free_ns;
-    int block;
-};
-
-static int earlier(const struct slot *a, const struct slot *b)
-{
-    return a->free_ns != b->free_ns ? a->free_ns < b->free_ns : a->block < b->block;
-}
-
-static void sink_top(struct slot *heap, int count)
-{
-    for (int at = 0;;) {
-        int least = at;
-        for (int child = 2 * at + 1; child <= 2 * at + 2 && child < count; child++)
-            if (earlier(&heap[child], &heap[least]))
-                least = child;
-        if (least == at)
-            return;
-        struct slot swap = heap[at];
-        heap[at] = heap[least];
-        heap[least] = swap;
-        at = least;
-    }
-}
-
 /* Fills owner[item] and counts[block]. */
-static void deal(const splat_kernel *kernel, const struct sp_pass *pass, int64_t pairs, int64_t items,
-                 struct slot *heap, int blocks, int32_t *owner, int32_t *counts)
+static enum splat_status deal(const splat_kernel *kernel, const struct sp_pass *pass, int64_t pairs, int64_t items,
+                              float *ns, int blocks, int32_t *owner, int32_t *counts)
 {
     const struct sp_tune_row *row = &sp_tune_table_for(kernel->options.arch)->rows[kernel->plan->tune_row];
-    int64_t kv_heads = kernel->options.kv_heads ? kernel->options.kv_heads : kernel->options.heads;
-    int64_t section = sp_section_pairs(kernel, (int)(kernel->options.heads / kv_heads));
-    for (int b = 0; b < blocks; b++)
-        heap[b] = (struct slot){0, b};
-    for (int64_t item = 0; item < items; item++) {
-        int block = heap[0].block;
-        owner[item] = block;
-        counts[block]++;
-        heap[0].free_ns +=
-            row->row_ns + row->full_ns * (double)sp_item_tiles(kernel->plan, pass, pairs, section, item);
-        sink_top(heap, blocks);
-    }
+    int64_t section =
+        sp_section_pairs(kernel, sp_kernel_heads(kernel, kernel->options.heads, kernel->options.kv_heads).group);
+    double end_ns;
+    for (int64_t item = 0; item < items; item++)
+        ns[item] =
+            (float)(row->row_ns + row->full_ns * (double)sp_item_tiles(kernel->plan, pass, pairs, section, item));
+    enum splat_status status = sp_deal(ns, items, blocks, owner, &end_ns);
+    for (int64_t item = 0; item < items && status == SPLAT_OK; item++)
+        counts[owner[item]]++;
+    return status;
 }
 
 /* Writes begins and items of one launch to `words`. */
@@ -89,7 +69,8 @@ enum splat_status sp_schedule_make(splat_kernel *kernel, int32_t **words, int64_
 {
     const splat_plan *plan = kernel->plan;
     const int blocks = kernel->multiprocessors * kernel->blocks_per_sm;
-    const int64_t pairs = kernel->options.batch * kernel->options.heads;
+    const int64_t pairs =
+        kernel->options.batch * sp_kernel_heads(kernel, kernel->options.heads, kernel->options.kv_heads).heads;
     int64_t total = 0, most = 0;
     *words = NULL;
     *count = 0;
@@ -108,9 +89,9 @@ enum splat_status sp_schedule_make(splat_kernel *kernel, int32_t **words, int64_
         return SPLAT_OK;
     int32_t *made = malloc((size_t)total * sizeof *made), *owner = malloc((size_t)most * sizeof *owner);
     int32_t *counts = malloc((size_t)blocks * sizeof *counts);
-    struct slot *heap = malloc((size_t)blocks * sizeof *heap);
+    float *ns = malloc((size_t)most * sizeof *ns);
     enum splat_status status = SPLAT_OK;
-    if (!made || !owner || !counts || !heap)
+    if (!made || !owner || !counts || !ns)
         status = sp_no_memory("a kernel's schedules", (size_t)total * sizeof *made);
     for (int64_t k = 0; k < plan->launch_count && status == SPLAT_OK; k++) {
         const struct sp_pass *pass = &plan->passes[k * plan->mask_count];
@@ -118,12 +99,14 @@ enum splat_status sp_schedule_make(splat_kernel *kernel, int32_t **words, int64_
             continue;
         for (int b = 0; b < blocks; b++)
             counts[b] = 0;
-        deal(kernel, pass, pairs, pass->row_tile_count * pairs, heap, blocks, owner, counts);
+        status = deal(kernel, pass, pairs, pass->row_tile_count * pairs, ns, blocks, owner, counts);
+        if (status != SPLAT_OK)
+            break;
         write_lists(owner, pass->row_tile_count * pairs, counts, blocks, made + kernel->schedules[k].offset);
     }
     free(owner);
     free(counts);
-    free(heap);
+    free(ns);
     if (status != SPLAT_OK) {
         free(made);
         return status;

@@ -37,6 +37,8 @@ constexpr int BLOCKS_PER_SM = 2;
 constexpr bool MASK_MAP = false;
 constexpr bool LATTICE = false;
 constexpr bool MERGE = false;
+constexpr bool FOLD = false;
+constexpr bool SPLIT = false;
 constexpr unsigned PREDICATE_MASK = 0x4;
 constexpr int SHARED_BYTES = 27696;
 
@@ -79,7 +81,12 @@ struct sp_launch_args {
     float scale, scale_log2;    /* scale and scale * log2(e) */
     struct sp_launch_view row_view, column_views[2]; /* read by kernels with views */
     int merge; /* 1: merges into the o and lse of the launches before; lse is not null then */
-    int reserved;
+    /* Kernels whose heads share row tiles: row r is query r >> fold_log2 of head r % 2^fold_log2 of its part of a group
+     * of fold_heads query heads. `heads` then counts the parts of groups, and `group` those of one. */
+    int fold_log2, fold_heads;
+    int split_count;        /* kernels that split row tiles: row tiles of this launch with parts */
+    const void *splits;     /* struct sp_split */
+    float *part_o, *part_lse; /* of slot s and (batch, head) pair p, from s * batch * heads + p on, TILE_ROWS rows */
 };
 
 #endif
@@ -383,6 +390,7 @@ __device__ __forceinline__ unsigned value_address(unsigned v_tile, int key, int 
 // ---- The plan ----
 
 // LATTICE: tiles may walk the sequence otherwise than token by token. MERGE: launches may merge into earlier ones' results.
+// FOLD: query heads of a group share row tiles. SPLIT: long row tiles come in parts, which are combined afterwards.
 
 // The kinds of predicate, numbered as enum sp_pred_kind, and which of them this kernel knows.
 enum PredicateKind { PRED_NONE, PRED_LOWER, PRED_UPPER, PRED_BOUNDS, PRED_TABLE, PRED_PERIODIC, PRED_BITS };
@@ -393,6 +401,8 @@ constexpr bool HAS_BITS = (PREDICATE_MASK >> PRED_BITS & 1) != 0;
 // The plan's records, as src/analysis/plan.h has them.
 struct alignas(16) sp_row_tile {
     int tile, segment, segment_count, tiles;
+    int slot; // 1 + place of a part in the workspace; 0: the results are final
+    int reserved[3];
 };
 struct alignas(16) sp_segment {
     int first, count, code, predicate;
@@ -456,30 +466,86 @@ __device__ __forceinline__ int token_of(const sp_launch_view &view, const Place 
     return x < view.n0 ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
 }
 
-// The query of row `row` of a row tile.
+// ---- Heads and queries ----
+
+// The heads of a (batch, head) pair, as work items count them.
+struct Pair {
+    int batch, head, kv_head; // the (first) query head, and the head of its keys
+    int first;                // with FOLD: the same query head within its group
+};
+
+__device__ __forceinline__ Pair pair_of(const sp_launch_args &args, int pair)
+{
+    Pair p;
+    p.batch = pair / args.heads;
+    const int head = pair - p.batch * args.heads;
+    p.kv_head = head / args.group;
+    p.first = 0;
+    p.head = head;
+    if constexpr (FOLD) {
+        p.first = (head - p.kv_head * args.group) << args.fold_log2;
+        p.head = p.kv_head * args.fold_heads + p.first;
+    }
+    return p;
+}
+
+// The rows of a row tile.
 struct RowMap {
     const sp_launch_view *view;
     Place place;
     int first; // without views
+    int heads; // with FOLD: query heads from the pair's first to the end of its group
 };
 
-__device__ __forceinline__ RowMap map_rows(const sp_launch_args &args, int tile)
+__device__ __forceinline__ RowMap map_rows(const sp_launch_args &args, int tile, const Pair &pair)
 {
-    RowMap map;
+    RowMap map = {};
     map.first = tile * TILE_ROWS;
     if constexpr (LATTICE) {
         map.view = &args.row_view;
         map.place = place_of(args.row_view, map.first);
     }
+    map.heads = args.fold_heads - pair.first;
     return map;
 }
 
-__device__ __forceinline__ int query_of(const RowMap &map, int row)
+// What row `row` of a row tile stands for: a query of the pair's head, or of one `head` further.
+struct RowOwner {
+    int query, head;
+    bool present;
+};
+
+__device__ __forceinline__ RowOwner owner_of(const sp_launch_args &args, const RowMap &map, int row)
 {
+    RowOwner owner;
     if constexpr (LATTICE)
-        return token_of(*map.view, map.place, row);
+        owner.query = token_of(*map.view, map.place, row);
     else
-        return map.first + row;
+        owner.query = map.first + row;
+    owner.head = 0;
+    if constexpr (FOLD) {
+        owner.head = owner.query & ((1 << args.fold_log2) - 1);
+        owner.query >>= args.fold_log2;
+    }
+    owner.present = owner.query < args.q_len && (!FOLD || owner.head < map.heads);
+    return owner;
+}
+
+// From the o of a pair, in bytes; from its lse, in floats.
+__device__ __forceinline__ sp_i64 o_offset(const sp_launch_args &args, const RowOwner &owner)
+{
+    return 2 * (owner.query * args.o_row + (FOLD ? owner.head * args.o_head : 0));
+}
+
+__device__ __forceinline__ sp_i64 lse_offset(const sp_launch_args &args, const RowOwner &owner)
+{
+    return owner.query + (FOLD ? owner.head * args.lse_head : 0);
+}
+
+// Row `row` of the part in `slot` (1 + its place) of a pair, counted over all parts' rows.
+__device__ __forceinline__ sp_i64 part_row(const sp_launch_args &args, int slot, int pair, int row)
+{
+    return (sp_i64(slot - 1) * (args.batch * args.heads) + pair) * TILE_ROWS + row;
 }
 
 // ---- What a thread holds ----
@@ -694,6 +760,21 @@ __device__ __forceinline__ float merge_row(Outputs &o, int b, float sum, float l
         }
     }
     return total == 0.0f ? -infinity() : base + log2_approx(total) * 0.693147181f;
+}
+
+// ---- Parts of a row tile ----
+
+// Half of a thread's rows of outputs, times a factor, to a row of the workspace: null where there is none.
+template <int HALF> __device__ __forceinline__ void store_part(const Outputs &o, int b, float factor, float *to)
+{
+    struct alignas(8) Two {
+        float x, y;
+    };
+    if (to)
+#pragma unroll
+        for (int block = 0; block < VALUE_BLOCKS; ++block)
+            *reinterpret_cast<Two *>(to + 8 * block + 2 * (threadIdx.x % 4)) =
+                Two{o[b][block][2 * HALF] * factor, o[b][block][2 * HALF + 1] * factor};
 }
 
 // ---- Values that are inf or NaN ----
@@ -956,6 +1037,23 @@ __device__ __forceinline__ void copy_lattice(unsigned shared, const char *rows, 
         }
 }
 
+// The same for the ROWS rows of a row tile whose heads share it; `rows` is query 0 of the pair's first head.
+template <int ROWS, int CHUNKS, int FILLED, int PITCH>
+__device__ __forceinline__ void copy_folded(unsigned shared, const char *rows, const sp_launch_args &args,
+                                            const RowMap &map)
+{
+    constexpr int COLUMNS = thread_columns(ROWS, CHUNKS), STEP = THREADS / COLUMNS;
+    const int chunk = static_cast<int>(threadIdx.x) % COLUMNS;
+    if (chunk < CHUNKS)
+#pragma unroll 1
+        for (int row = static_cast<int>(threadIdx.x) / COLUMNS; row < ROWS; row += STEP) {
+            const RowOwner owner = owner_of(args, map, row);
+            const bool present = owner.present && (CHUNKS == FILLED || chunk < FILLED);
+            const char *from = rows + 2 * (owner.query * args.q_row + owner.head * args.q_head) + 16 * chunk;
+            copy_async_chunk(shared + row * PITCH + 16 * chunk, present ? from : args.q, present);
+        }
+}
+
 // One tile of queries, keys or values, under its view: `rows` is the head's row 0, or this thread's own_source of it without
 // views.
 template <int ROWS, int CHUNKS, int FILLED, int PITCH>
@@ -1089,29 +1187,42 @@ __device__ __forceinline__ void clear_own_nonfinite(unsigned v_tile)
 __device__ __forceinline__ void store_results(unsigned q_warp, int warp_row, const Work &work, const RowValues &row_max,
                                               const RowValues &row_sum, Outputs &o, const sp_launch_args &args)
 {
-    const int batch = work.pair / args.heads, head = work.pair % args.heads;
-    const RowMap rows = map_rows(args, work.row_tile.tile);
-    char *o_head = static_cast<char *>(args.o) + 2 * (batch * args.o_batch + head * args.o_head);
-    float *lse_head = args.lse ? args.lse + (batch * args.lse_batch + head * args.lse_head) : nullptr;
+    const Pair pair = pair_of(args, work.pair);
+    const RowMap rows = map_rows(args, work.row_tile.tile, pair);
+    char *o_pair = static_cast<char *>(args.o) + 2 * (pair.batch * args.o_batch + pair.head * args.o_head);
+    float *lse_pair = args.lse ? args.lse + (pair.batch * args.lse_batch + pair.head * args.lse_head) : nullptr;
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+    const int slot = SPLIT ? work.row_tile.slot : 0;
     if (MERGE && args.merge && work.row_tile.segment_count == 0)
         return; // what the launches before left there stays
 #pragma unroll
     for (int b = 0; b < ROW_BLOCKS; ++b)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int row = 16 * b + 8 * half + g, query = query_of(rows, warp_row + row);
+            const int row = 16 * b + 8 * half + g;
+            const RowOwner owner = owner_of(args, rows, warp_row + row);
             float sum = row_sum[b][half];
             sum += shuffle_xor(sum, 1);
             sum += shuffle_xor(sum, 2);
             const bool empty = sum == 0.0f;
             float inverse = empty ? 0.0f : 1.0f / sum;
             float lse = empty ? -infinity() : row_max[b][half] * args.scale + log2_approx(sum) * 0.693147181f;
+            if constexpr (SPLIT)
+                if (slot) {
+                    const sp_i64 part = part_row(args, slot, work.pair, warp_row + row);
+                    float *to = owner.present ? args.part_o + part * VALUE_DIM : nullptr;
+                    if (half)
+                        store_part<1>(o, b, inverse, to);
+                    else
+                        store_part<0>(o, b, inverse, to);
+                    if (to && t == 0)
+                        args.part_lse[part] = lse;
+                    continue;
+                }
             if constexpr (MERGE)
                 if (args.merge) {
-                    const bool present = query < args.q_len;
-                    const OldInMemory old = {present ? o_head + query * (2 * args.o_row) : nullptr};
-                    const float before = present ? lse_head[query] : -infinity();
+                    const OldInMemory old = {owner.present ? o_pair + o_offset(args, owner) : nullptr};
+                    const float before = owner.present ? lse_pair[lse_offset(args, owner)] : -infinity();
                     if (half)
                         lse = merge_row<1>(o, b, sum, lse, before, old);
                     else
@@ -1123,15 +1234,18 @@ __device__ __forceinline__ void store_results(unsigned q_warp, int warp_row, con
             for (int block = 0; block < VALUE_BLOCKS; ++block)
                 store_shared_u32(q_warp + row * Q_PITCH + 16 * block + 4 * t,
                                  pack(o[b][block][2 * half] * inverse, o[b][block][2 * half + 1] * inverse));
-            if (lse_head && t == 0 && query < args.q_len)
-                lse_head[query] = lse;
+            if (lse_pair && t == 0 && owner.present)
+                lse_pair[lse_offset(args, owner)] = lse;
         }
+    if (SPLIT && slot)
+        return;
     warp_barrier();
 #pragma unroll 4
     for (int index = lane; index < WARP_ROWS * VALUE_CHUNKS; index += 32) {
-        const int row = index / VALUE_CHUNKS, chunk = index % VALUE_CHUNKS, query = query_of(rows, warp_row + row);
-        if (query < args.q_len)
-            *reinterpret_cast<Chunk *>(o_head + query * (2 * args.o_row) + 16 * chunk) =
+        const int row = index / VALUE_CHUNKS, chunk = index % VALUE_CHUNKS;
+        const RowOwner owner = owner_of(args, rows, warp_row + row);
+        if (owner.present)
+            *reinterpret_cast<Chunk *>(o_pair + o_offset(args, owner) + 16 * chunk) =
                 load_shared_chunk(q_warp + row * Q_PITCH + 16 * chunk);
     }
 }
@@ -1171,17 +1285,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         }
 
     if (work.row_tile.segment_count > 0) {
-        const int batch = work.pair / args.heads, head = work.pair % args.heads, kv_head = head / args.group;
-        const char *q = head_rows(args.q, batch * args.q_batch + head * args.q_head);
-        const char *k = head_rows(args.k, batch * args.k_batch + kv_head * args.k_head);
-        const char *v = head_rows(args.v, batch * args.v_batch + kv_head * args.v_head);
+        const Pair pair = pair_of(args, work.pair);
+        const char *q = head_rows(args.q, pair.batch * args.q_batch + pair.head * args.q_head);
+        const char *k = head_rows(args.k, pair.batch * args.k_batch + pair.kv_head * args.k_head);
+        const char *v = head_rows(args.v, pair.batch * args.v_batch + pair.kv_head * args.v_head);
+        if constexpr (FOLD)
+            copy_folded<TILE_ROWS, HEAD_CHUNKS, HEAD_DIM / 8, Q_PITCH>(shared, q, args,
+                                                                       map_rows(args, work.row_tile.tile, pair));
         if constexpr (!LATTICE) {
             q = own_source<TILE_ROWS, HEAD_CHUNKS>(q, 2 * args.q_row);
             k = own_source<TILE_COLS, HEAD_CHUNKS>(k, 2 * args.k_row);
             v = own_source<TILE_COLS, VALUE_CHUNKS>(v, 2 * args.v_row);
         }
-        copy_tile<TILE_ROWS, HEAD_CHUNKS, HEAD_DIM / 8, Q_PITCH>(shared, q, 2 * args.q_row, args.row_view, tile_row,
-                                                                 args.q_len, args.q);
+        if constexpr (!FOLD)
+            copy_tile<TILE_ROWS, HEAD_CHUNKS, HEAD_DIM / 8, Q_PITCH>(shared, q, 2 * args.q_row, args.row_view, tile_row,
+                                                                     args.q_len, args.q);
         Cursor cursor;
         cursor.segment = work.row_tile.segment;
         if (thread == 0)
@@ -1251,3 +1369,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     const Work done = find_work(args, static_cast<int>(block_index()));
     store_results(q_warp, warp * WARP_ROWS, done, row_max, row_sum, o, args);
 }
+

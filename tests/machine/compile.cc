@@ -53,11 +53,13 @@ static std::string object_name(const std::string &whole, const char *level)
     return hex;
 }
 
-std::string compile_kernel(const std::string &text, const std::string &entry, const char *level, std::string *words)
+std::string compile_kernel(const std::string &text, const std::vector<std::string> &entries, const char *level,
+                           std::string *words)
 {
-    const std::string whole = "#include \"ptx_sm80.h\"\n#include \"ptx_sm90.h\"\n#line 1 \"kernel.cu\"\n" +
-                              translate_asm(text) + "\n#define MACHINE_ENTRY " + entry +
-                              "\n#include \"ptx_after.h\"\n";
+    std::string whole = "#include \"ptx_sm80.h\"\n#include \"ptx_sm90.h\"\n#line 1 \"kernel.cu\"\n" +
+                        translate_asm(text) + "\n#include \"ptx_after.h\"\n";
+    for (size_t k = 0; k < entries.size(); ++k)
+        whole += "MACHINE_CALL(" + std::to_string(k) + ", " + entries[k] + ")\n";
     mkdir(MACHINE_OBJECTS, 0777);
     const std::string base = std::string(MACHINE_OBJECTS "/") + object_name(whole, level), object = base + ".so";
     if (access(object.c_str(), R_OK) == 0)
@@ -84,10 +86,10 @@ std::string compile_kernel(const std::string &text, const std::string &entry, co
     return made ? object : "";
 }
 
-Kernel load_kernel(const std::string &object)
+Kernel load_kernel(const std::string &object, int number)
 {
     void *handle = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
-    void *symbol = handle ? dlsym(handle, "machine_call") : nullptr;
+    void *symbol = handle ? dlsym(handle, ("machine_call_" + std::to_string(number)).c_str()) : nullptr;
     if (!symbol) {
         fprintf(stderr, "%s\n", dlerror());
         exit(1);

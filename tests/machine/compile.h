@@ -5,6 +5,7 @@
 // none is ever stale.
 #pragma once
 #include <string>
+#include <vector>
 
 namespace machine
 {
@@ -13,13 +14,14 @@ namespace machine
 std::string translate_asm(const std::string &text);
 
 // `level` is -O1, or, for texts that run once or twice, -O0 -DMACHINE_QUICK: that compiles in a third of the time.
-// The object's file, made when it is not there; or "" with what the compiler said in *words.
-std::string compile_kernel(const std::string &text, const std::string &entry, const char *level,
+// The object's file, made when it is not there; or "" with what the compiler said in *words. `entries` are the
+// names of its kernels.
+std::string compile_kernel(const std::string &text, const std::vector<std::string> &entries, const char *level,
                            std::string *words);
 
 using Kernel = void (*)(void *const *parameters);
 
-// Loads an object for good.
-Kernel load_kernel(const std::string &object);
+// Loads an object for good; its kernel of that number.
+Kernel load_kernel(const std::string &object, int number);
 
 } // namespace machine

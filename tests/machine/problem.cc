@@ -224,7 +224,8 @@ static splat_tensor tensor_of(Tensor &t)
 }
 
 // The kernel as splat_compile makes it, but for the module and the memory of the device.
-void Problem::make_kernel(splat_kernel *kernel, Running *running, std::vector<int64_t> *launch_tiles) const
+void Problem::make_kernel(splat_kernel *kernel, Running *running, Running *combine,
+                          std::vector<int64_t> *launch_tiles) const
 {
     const splat_plan &p = *plan_;
     *kernel = {};
@@ -234,12 +235,14 @@ void Problem::make_kernel(splat_kernel *kernel, Running *running, std::vector<in
     kernel->plan = plan_;
     kernel->driver = modelled_driver();
     kernel->function = function_of(running);
+    kernel->combine = function_of(combine);
     kernel->args.row_tiles = p.row_tiles;
     kernel->args.segments = p.segments;
     kernel->args.predicates = p.predicates;
     kernel->args.table = p.table;
     kernel->args.bits = p.bits;
     kernel->args.map = p.map;
+    kernel->args.splits = p.splits;
     kernel->args.q_len = case_.q_len;
     kernel->args.kv_len = case_.kv_len;
     kernel->args.map_batch = p.map ? static_cast<int>(p.map_batch) : 1;
@@ -270,6 +273,8 @@ static void add_inputs(const splat_plan &p)
                Access::READ);
     add_buffer("table", p.table, sizeof *p.table * static_cast<size_t>(p.table_count), Access::READ);
     add_buffer("bits", p.bits, sizeof *p.bits * static_cast<size_t>(p.bits_count), Access::READ);
+    if (p.splits)
+        add_buffer("splits", p.splits, sizeof *p.splits * static_cast<size_t>(p.split_count), Access::READ);
     if (p.map)
         add_buffer("map", p.map, sizeof *p.map * static_cast<size_t>(p.map_batch * p.map_heads), Access::READ);
 }
@@ -295,12 +300,15 @@ std::string Problem::run(const std::string &object, uint64_t seed) const
 
     // A kernel whose blocks take items in turn must do with any number of them. With a schedule their number is
     // given.
-    Running running = {load_kernel(object), spec_.blocks_per_sm, seed, Grid::GIVEN};
+    Running running = {load_kernel(object, 0), spec_.blocks_per_sm, seed, Grid::GIVEN};
     if (source_.persistent)
         running.grid = seed % 3 == 0 ? Grid::GIVEN : seed % 3 == 1 ? Grid::FEW : Grid::ONE;
+    Running combine = {nullptr, 1, seed, Grid::GIVEN};
+    if (source_.combine[0])
+        combine.kernel = load_kernel(object, 1);
     splat_kernel kernel;
     std::vector<int64_t> launch_tiles;
-    make_kernel(&kernel, &running, &launch_tiles);
+    make_kernel(&kernel, &running, &combine, &launch_tiles);
     std::vector<sp_schedule> schedules(static_cast<size_t>(plan_->launch_count));
     int32_t *words = nullptr;
     int64_t word_count = 0;

@@ -36,9 +36,10 @@ class Problem
     {
         return spec_;
     }
-    const char *entry() const
+    std::vector<std::string> entries() const
     {
-        return source_.entry;
+        return source_.combine[0] ? std::vector<std::string>{source_.entry, source_.combine}
+                                  : std::vector<std::string>{source_.entry};
     }
     bool has_empty_row() const;
 
@@ -49,7 +50,8 @@ class Problem
   private:
     struct Tensors;
     void fill(Tensors &tensors, uint64_t seed) const;
-    void make_kernel(splat_kernel *kernel, Running *running, std::vector<int64_t> *launch_tiles) const;
+    void make_kernel(splat_kernel *kernel, Running *running, Running *combine,
+                     std::vector<int64_t> *launch_tiles) const;
     std::string compare(const Tensors &tensors, float scale) const;
     bool allowed(int mask, int row, int column) const
     {

@@ -1,6 +1,6 @@
 // What stands behind the generated text: the functions that need its types, and the way in.
 //
-// MACHINE_ENTRY is the name of the kernel.
+// MACHINE_CALL(k, entry) makes machine_call_<k>, which runs kernel `entry`.
 #pragma once
 #include <type_traits>
 #include <utility>
@@ -31,7 +31,8 @@ __attribute__((no_sanitize("thread"))) void machine_launch(void (*kernel)(P...),
     machine_pass(kernel, parameters, std::index_sequence_for<P...>());
 }
 
-extern "C" __attribute__((no_sanitize("thread"))) void machine_call(void *const *parameters)
-{
-    machine_launch(MACHINE_ENTRY, parameters);
-}
+#define MACHINE_CALL(k, entry)                                                                                     \
+    extern "C" __attribute__((no_sanitize("thread"))) void machine_call_##k(void *const *parameters)               \
+    {                                                                                                              \
+        machine_launch(entry, parameters);                                                                         \
+    }

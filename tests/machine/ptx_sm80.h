@@ -27,6 +27,13 @@ inline float __int_as_float(int bits)
     return machine::float_of_bits(static_cast<unsigned>(bits));
 }
 
+inline int __float_as_int(float value)
+{
+    int bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 __forceinline__ unsigned block_index()
 {
     return machine::block_index().x;

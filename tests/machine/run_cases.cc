@@ -22,7 +22,7 @@ constexpr unsigned CASE_SECONDS = 300;
 static int run_case(const Problem &problem, unsigned from, unsigned seeds)
 {
     std::string words;
-    const std::string object = compile_kernel(problem.text(), problem.entry(), "-O1", &words);
+    const std::string object = compile_kernel(problem.text(), problem.entries(), "-O1", &words);
     if (object.empty()) {
         printf("the kernel does not compile\n%s\n", words.c_str());
         return 1;
@@ -84,6 +84,13 @@ static void note_covered(const Problem &problem, std::set<std::string> &all_seen
         {(given.traits & TOP_LEFT) != 0, "top left"},
         {plan.launch_count > 1 && !(given.traits & NO_LSE), "launches that merge"},
         {plan.launch_count > 1 && (given.traits & NO_LSE) != 0, "launches that merge without lse"},
+        {plan.fold > 1, "heads that share row tiles"},
+        {plan.fold > 1 && given.heads / given.kv_heads % plan.fold != 0, "a part of a group that is not whole"},
+        {plan.fold > 1 && plan.q_len > 1, "several queries of heads that share row tiles"},
+        {plan.split_count > 0, "split row tiles"},
+        {plan.split_count > 0 && plan.launch_count > 1, "split row tiles that merge"},
+        {plan.split_count > 0 && plan.split_count < plan.row_tile_count - plan.slot_count,
+         "whole row tiles beside split ones"},
         {given.q_len % plan.tile_rows != 0 && given.kv_len % plan.tile_cols != 0, "ragged sizes"},
         {problem.text().find("O_IN_Q = true") != std::string::npos ||
              problem.text().find("Q_STAGES = 1") != std::string::npos,
@@ -125,6 +132,12 @@ static std::set<std::string> wanted_of(sp_kernel_family family)
                    "ragged sizes",
                    "launches that merge",
                    "launches that merge without lse",
+                   "heads that share row tiles",
+                   "a part of a group that is not whole",
+                   "several queries of heads that share row tiles",
+                   "split row tiles",
+                   "split row tiles that merge",
+                   "whole row tiles beside split ones",
                    "rows linear",
                    "rows residue",
                    "rows grid",

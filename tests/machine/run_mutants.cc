@@ -29,7 +29,7 @@ enum Ending { SAME = 0, DIFFERENT = 1, NO_MUTANT = 2 };
 static int run_text(const Problem &problem, const std::string &text, unsigned seeds)
 {
     std::string words;
-    const std::string object = compile_kernel(text, problem.entry(), "-O0 -DMACHINE_QUICK", &words);
+    const std::string object = compile_kernel(text, problem.entries(), "-O0 -DMACHINE_QUICK", &words);
     if (object.empty()) {
         printf("does not compile\n%s\n", words.c_str());
         return NO_MUTANT;

@@ -109,7 +109,26 @@ static void walk_row_tile(struct walk *walk, const struct sp_pass *pass, const s
              (long long)tiles);
 }
 
-/* One pass: longest row tile first, ties by number. The launch that initialises has every query in just one tile.
+/* Whether the row tile is whole, or the first of its parts; the slots of parts are those of the tile's split. */
+static bool begins_rows(const struct walk *walk, const struct sp_pass *pass, const struct sp_row_tile *row_tile)
+{
+    const splat_plan *plan = walk->plan;
+    if (row_tile->slot == 0)
+        return true;
+    for (int64_t s = 0; s < plan->split_count; s++) {
+        const struct sp_split *split = &plan->splits[s];
+        const int32_t part = row_tile->slot - 1 - split->first_slot;
+        if (split->launch == pass->launch && split->tile == row_tile->tile) {
+            assert_true(part >= 0 && part < split->parts && split->first_slot + split->parts <= plan->slot_count);
+            return part == 0;
+        }
+    }
+    FAIL("%s: row tile %d has slot %d, but it is not split", walk->what, row_tile->tile, row_tile->slot);
+    return false;
+}
+
+/* One pass: longest row tile first, ties by number. The launch that initialises has every query in just one tile,
+ * or in all its parts.
  */
 static void walk_pass(struct walk *walk, const struct sp_pass *pass)
 {
@@ -118,7 +137,10 @@ static void walk_pass(struct walk *walk, const struct sp_pass *pass)
     uint8_t *seen = need((size_t)walk->mask->q);
     memset(seen, 0, (size_t)walk->mask->q);
     for (int32_t k = 0; k < n; k++) {
-        for (int64_t r = 0; r < walk->plan->tile_rows; r++) {
+        const bool begins = begins_rows(walk, pass, &tiles[k]);
+        for (int32_t other = 0; other < k && tiles[k].slot; other++)
+            assert_true(tiles[other].slot != tiles[k].slot);
+        for (int64_t r = 0; r < walk->plan->tile_rows && begins; r++) {
             int64_t i = token_at(&pass->row_view, (int64_t)tiles[k].tile * walk->plan->tile_rows + r);
             if (i >= 0 && seen[i]++)
                 FAIL("%s: row %lld is launched twice", walk->what, (long long)i);
@@ -184,6 +206,121 @@ static void check_plan(const splat_plan *plan, const struct dense *mask, const c
     assert_true(info.density > density * (1 - 1e-12) - 1e-300 && info.density < density * (1 + 1e-12) + 1e-300);
     assert_true(info.waste >= waste * (1 - 1e-12) && info.waste <= waste * (1 + 1e-12));
     assert_true(info.descriptor_bytes > 0 && info.predicted_us > 0 && info.plan_ms >= 0);
+}
+
+/* ---- Row tiles that heads share, and that come in parts ---- */
+
+static struct dense dense_of(const splat_mask *mask)
+{
+    splat_acsr *acsr = acsr_of(mask);
+    struct dense made = dense_new(splat_mask_q_len(mask), splat_mask_kv_len(mask));
+    dense_expand(&made, acsr);
+    splat_acsr_destroy(acsr);
+    return made;
+}
+
+/* The mask with every row `fold` times. */
+static struct dense folded(const struct dense *mask, int64_t fold)
+{
+    struct dense made = dense_new(mask->q * fold, mask->kv);
+    for (int64_t r = 0; r < made.q; r++)
+        memcpy(made.bytes + r * mask->kv, mask->bytes + r / fold * mask->kv, (size_t)mask->kv);
+    return made;
+}
+
+static int sum_tiles(const splat_tile_stretch *stretch, void *user)
+{
+    int64_t *sum = user;
+    sum[0] += stretch->tiles;
+    sum[1] =
+        stretch->rows.start + stretch->rows.width > sum[1] ? stretch->rows.start + stretch->rows.width : sum[1];
+    return 0;
+}
+
+static void heads_of_a_group_share_row_tiles(void **state)
+{
+    (void)state;
+    static const char *const patterns[] = {
+        "causal", "full", "causal & window(50, 0)", "comb(16, 4)", "strided(3)", "full - full", "rows(0, 2)"};
+    static const int64_t sizes[][2] = {{1, 300}, {3, 500}, {16, 900}, {20, 60}};
+    static const int64_t groups[] = {2, 3, 8, 70};
+    for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
+                char what[120];
+                snprintf(what, sizeof what, "%s at %lld x %lld, %lld heads to a key head", patterns[p],
+                         (long long)sizes[s][0], (long long)sizes[s][1], (long long)groups[g]);
+                splat_mask *mask = mask_of(patterns[p], sizes[s][0], sizes[s][1], SPLAT_ALIGN_BOTTOM_RIGHT);
+                struct dense truth = dense_of(mask);
+                splat_options options = options_of(64);
+                options.heads = 2 * groups[g];
+                options.kv_heads = 2;
+                splat_plan *plan = plan_of(mask, &options);
+                if (sizes[s][0] == 1 && plan->fold == 1)
+                    FAIL("%s: heads do not share row tiles", what);
+                struct dense rows = folded(&truth, plan->fold);
+                static struct walk walk;
+                memset(&walk, 0, sizeof walk);
+                check_cover_of(plan, 0, &rows, what, &walk);
+                splat_plan_info info;
+                splat_plan_info_init(&info);
+                OK(splat_plan_get_info(plan, &info));
+                assert_int_equal(info.allowed_pairs, dense_pairs(&truth));
+                assert_int_equal(info.q_len, sizes[s][0]);
+                int64_t sum[2] = {0, 0};
+                OK(splat_plan_visit_tiles(plan, 0, sum_tiles, sum));
+                assert_int_equal(sum[0], walk.full + walk.partial);
+                assert_true(sum[1] <= sizes[s][0]);
+                options.device = SPLAT_DEVICE_CPU; /* whose threads take each head for itself */
+                splat_plan *host = plan_of(mask, &options);
+                assert_int_equal(host->fold, 1);
+                assert_int_equal(host->split_count, 0);
+                splat_plan_destroy(host);
+                splat_plan_destroy(plan);
+                dense_free(&rows);
+                dense_free(&truth);
+                splat_mask_destroy(mask);
+            }
+}
+
+static void long_row_tiles_come_in_parts(void **state)
+{
+    (void)state;
+    static const char *const patterns[] = {"window(20) | rows(0, 20) | cols(0, 9)",
+                                           "full",
+                                           "rows(100, 101)",
+                                           "causal & (window(50, 0) | strided(16) | rows(600, 640))",
+                                           "window(30) | strided(2)",
+                                           "random_blocks(64, 2, 5) | rows(64, 128)"};
+    int split = 0, whole = 0, stepped = 0;
+    for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
+        for (int64_t q_len = 70; q_len <= 1400; q_len *= 20)
+            for (int64_t layout = 0; layout < 5; layout++) {
+                splat_mask *mask = mask_of(patterns[p], q_len, 1400, SPLAT_ALIGN_TOP_LEFT);
+                struct dense truth = dense_of(mask);
+                splat_options options = options_of(128);
+                options.layout = layout;
+                splat_plan *plan = NULL;
+                if (splat_plan_create(mask, &options, &plan) == SPLAT_OK) {
+                    check_plan(plan, &truth, patterns[p]);
+                    split += plan->split_count > 0;
+                    whole += plan->split_count > 0 && plan->row_tiles[plan->row_tile_count - 1].slot == 0;
+                    for (int64_t s = 0; s < plan->segment_count; s++)
+                        stepped += plan->split_count && SP_SEGMENT_STEP(plan->segments[s].code);
+                }
+                splat_plan_destroy(plan);
+                dense_free(&truth);
+                splat_mask_destroy(mask);
+            }
+    assert_true(split > 5 && whole > 0 && stepped > 0);
+    /* With much else to do there is nothing to gain. */
+    splat_mask *mask = mask_of("full", 2048, 2048, SPLAT_ALIGN_BOTTOM_RIGHT);
+    splat_options options = options_of(128);
+    options.heads = 64;
+    splat_plan *plan = plan_of(mask, &options);
+    assert_int_equal(plan->split_count, 0);
+    splat_plan_destroy(plan);
+    splat_mask_destroy(mask);
 }
 
 /* ---- Covers ---- */
@@ -312,14 +449,11 @@ static void the_suite_is_covered_once(void **state)
         int documents = strncmp(suite[k], "documents", 9) == 0;
         int64_t n = documents ? 2049 : k % 2 ? 2048 : 2047;
         splat_mask *mask = mask_of(suite[k], n, n, SPLAT_ALIGN_BOTTOM_RIGHT);
-        splat_acsr *acsr = acsr_of(mask);
-        struct dense truth = dense_new(n, n);
-        dense_expand(&truth, acsr);
+        struct dense truth = dense_of(mask);
         splat_options options = options_of(dims[k % 3]);
         splat_plan *plan = plan_of(mask, &options);
         check_plan(plan, &truth, suite[k]);
         splat_plan_destroy(plan);
-        splat_acsr_destroy(acsr);
         splat_mask_destroy(mask);
         dense_free(&truth);
     }
@@ -823,6 +957,8 @@ static void options_are_checked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(heads_of_a_group_share_row_tiles),
+        cmocka_unit_test(long_row_tiles_come_in_parts),
         cmocka_unit_test(random_bytes_are_covered_once),
         cmocka_unit_test(random_expressions_are_covered_once),
         cmocka_unit_test(primitives_are_covered_once),

@@ -17,12 +17,13 @@ static splat_options options_of(enum splat_dtype dtype, enum splat_arch arch, in
     options.dtype = dtype;
     options.arch = arch;
     options.head_dim = head_dim;
+    options.heads = 256; /* enough to do: no row tile is split */
     return options;
 }
 
 /* Masks that need different predicates; AFFINE is a map that needs every one that is a matter of bounds, MIXED a
- * map that needs every one there is. */
-enum kind { NO_PREDICATE, ONE_SIDED, TWO_SIDED, IRREGULAR, AFFINE, MIXED, KINDS };
+ * map that needs every one there is; PARTS wants views, launches that merge and row tiles in parts. */
+enum kind { NO_PREDICATE, ONE_SIDED, TWO_SIDED, IRREGULAR, PARTS, AFFINE, MIXED, KINDS };
 
 static splat_mask *irregular_mask(void)
 {
@@ -42,6 +43,8 @@ static splat_mask *mask_of_kind(enum kind kind)
         return mask_of(expressions[kind], 512, 512, SPLAT_ALIGN_BOTTOM_RIGHT);
     if (kind == IRREGULAR)
         return irregular_mask();
+    if (kind == PARTS)
+        return mask_of("window(30) | strided(2)", 6000, 6000, SPLAT_ALIGN_BOTTOM_RIGHT);
     static const char *const mixed[] = {"causal", "~causal", "window(9)", "documents(100, 57, 300, 55)",
                                         "strided(3)"};
     const int count = kind == AFFINE ? 3 : 6;
@@ -112,6 +115,10 @@ static void every_field_of_the_spec_shows(void **state)
     CHANGE(tile_cols = base.tile_cols == 64 ? 32 : 64);
     CHANGE(blocks_per_sm = base.blocks_per_sm + 1);
     CHANGE(mask_map = !base.mask_map);
+    CHANGE(lattice = 1);
+    CHANGE(merge = 1);
+    CHANGE(fold = 1);
+    CHANGE(split = 1);
     CHANGE(predicate_mask = base.predicate_mask | 1u << SP_PRED_BITS);
     CHANGE(predicate_mask = base.predicate_mask | 1u << SP_PRED_TABLE);
 #undef CHANGE
@@ -163,7 +170,7 @@ static void lengths_batch_and_heads_never_reach_the_spec(void **state)
         splat_mask *mask = mask_of("window(256)", lengths[k], lengths[k], SPLAT_ALIGN_BOTTOM_RIGHT);
         splat_options options = options_of(SPLAT_BF16, SPLAT_ARCH_SM80, 64);
         options.tile_rows = options.tile_cols = 64; /* the choice of a shape may follow the length */
-        options.heads = 1 + k;
+        options.heads = 256 + k;
         splat_plan *plan = NULL;
         OK(splat_plan_create(mask, &options, &plan));
         OK(sp_spec_make(plan, &options, SPLAT_ARCH_SM80, &specs[k]));
@@ -281,6 +288,13 @@ static void build(struct compiler *compiler, enum kind kind, const splat_options
     splat_mask *mask = mask_of_kind(kind);
     splat_compile_info info;
     splat_compile_info_init(&info);
+    if (kind == PARTS) {
+        splat_plan *plan = NULL;
+        OK(splat_plan_create(mask, options, &plan));
+        assert_true(plan->split_count > 0 || options->head_dim > 192);
+        assert_true(plan->launch_count > 1);
+        splat_plan_destroy(plan);
+    }
     if (kind >= AFFINE) { /* truly every one */
         const uint32_t last = kind == AFFINE ? SP_PRED_BOUNDS : SP_PRED_COUNT - 1;
         splat_plan *plan = NULL;
@@ -322,8 +336,8 @@ static void head_dims_compile(void **state)
         }
 }
 
-/* The worst case of every tile shape, once: all predicates that its row is for, a map, the widest head dim. The
- * type alternates from row to row. */
+/* The worst case of every tile shape, once: all predicates that its row is for, the widest head dim; a map, or, for
+ * Hopper kernels, whose registers are scarcer, views, merging and parts. The type alternates from row to row. */
 static void every_tile_shape_compiles_with_all_predicates(void **state)
 {
     static const enum splat_arch archs[] = {SPLAT_ARCH_SM80, SPLAT_ARCH_SM90A};
@@ -334,7 +348,10 @@ static void every_tile_shape_compiles_with_all_predicates(void **state)
                 options_of((enum splat_dtype)((row + a) % 2), archs[a], table->rows[row].max_dim);
             options.tile_rows = table->rows[row].rows;
             options.tile_cols = table->rows[row].cols;
-            build(*state, table->rows[row].affine_only ? AFFINE : MIXED, &options);
+            const int parts = table->rows[row].family == SP_FAMILY_HOPPER && !table->rows[row].affine_only;
+            options.layout = parts ? 3 : 0;
+            options.heads = parts ? 1 : options.heads;
+            build(*state, parts ? PARTS : table->rows[row].affine_only ? AFFINE : MIXED, &options);
         }
     }
 }
