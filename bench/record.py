@@ -37,9 +37,9 @@ def _nvcc_version():
 
 
 def metadata(lib, commit=None):
-    """lib is a splat_ctypes.Splat; torch and jax are described when they are imported already."""
+    """lib is a splat_ctypes.Splat or None; torch and jax are described when they are imported already."""
     meta = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC"),
-            "commit": commit_of(commit), "splat": lib.version(), "python": platform.python_version(),
+            "commit": commit_of(commit), "splat": lib.version() if lib else None, "python": platform.python_version(),
             "system": platform.platform(), "cpus": os.cpu_count(), "command": sys.argv}
     gpu = _first_line(_output("nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.max.sm,temperature.gpu,"
                               "power.limit", "--format=csv,noheader"))
@@ -49,7 +49,7 @@ def metadata(lib, commit=None):
         meta.update(zip(keys, fields))
     else:
         try:
-            meta["gpu"] = lib.device()[0]
+            meta["gpu"] = lib.device()[0] if lib else "none"
         except Exception as error:  # no GPU: recorded, not fatal
             meta["gpu"] = f"none ({error})"
     meta["nvcc"] = _nvcc_version()

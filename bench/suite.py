@@ -1,7 +1,7 @@
 """The measuring suite: every pattern as splat's expression and as an independent definition in plain tensor arithmetic.
 
-A definition is a function (i, j, c) of integer tensors that broadcast against each other; c is a Shape. The same
-function serves FlexAttention as a mask_mod and the reference as rows of booleans. Only random_blocks takes its block table from
+A definition is a function (i, j, c) of integer tensors, or NumPy arrays, that broadcast against each other; c is a Shape.
+The same function serves FlexAttention as a mask_mod and the reference as rows of booleans. Only random_blocks takes its block table from
 splat, because its generator is splat's own. Python's // and % floor, so negative i - j is safe in `% d == 0`.
 
     python3 bench/suite.py [--seq N]    compares every row of every pattern with splat's ACSR, on the CPU
@@ -11,8 +11,6 @@ import dataclasses
 import math
 import sys
 from typing import Any, Callable, NamedTuple
-
-import torch
 
 import splat_ctypes
 
@@ -84,7 +82,7 @@ def grid(width, k):
         height = -(-c.longest // width)
         inside = True
         for x, y, n in ((i % width, j % width, width), (i // width, j // width, height)):
-            start = torch.clamp(x - k // 2, min=0, max=max(n - k, 0))
+            start = (x - k // 2).clip(min=0, max=max(n - k, 0))
             inside = (y >= start) & (y < start + k) & inside
         return inside
     return allowed
@@ -169,6 +167,7 @@ def shape_of(lib, pattern, q_len, kv_len=None, align=splat_ctypes.BOTTOM_RIGHT, 
     off = kv_len - q_len if align == splat_ctypes.BOTTOM_RIGHT else 0
     if pattern.random is None:
         return Shape(q_len, kv_len, off)
+    import torch
     b, r, seed = pattern.random
     mask = lib.expression(f"random_blocks({b}, {r}, {seed})", q_len, kv_len, align)
     table = [row[::b] for row in mask.rows(range(0, q_len, b))]
@@ -177,6 +176,7 @@ def shape_of(lib, pattern, q_len, kv_len=None, align=splat_ctypes.BOTTOM_RIGHT, 
 
 def rows_of(pattern, shape, indices, device="cpu"):
     """bool [len(indices), kv_len] of the independent definition."""
+    import torch
     i = torch.as_tensor(indices, dtype=torch.int64, device=device)[:, None]
     j = torch.arange(shape.kv_len, dtype=torch.int64, device=device)[None, :]
     return pattern.allowed(i, j, shape).expand(i.shape[0], shape.kv_len)
@@ -209,6 +209,7 @@ def main():
     parser.add_argument("--lib")
     parser.add_argument("--seq", type=int, nargs="+", default=[1, 17, 129, 1000, 2048])
     args = parser.parse_args()
+    import torch
     lib, failed, checked = splat_ctypes.Splat(args.lib), 0, 0
     shapes = [(s, s, splat_ctypes.BOTTOM_RIGHT) for s in args.seq]
     shapes += [(100, 260, splat_ctypes.BOTTOM_RIGHT), (260, 100, splat_ctypes.TOP_LEFT), (1, 300, 0)]

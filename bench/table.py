@@ -1,4 +1,4 @@
-"""Turns the JSON of time_gpu.py, check_gpu.py, tile_rates.py and plan_time into markdown.
+"""Turns the JSON of time_gpu.py, check_gpu.py, tile_rates.py, plan_time and compare into markdown.
 
     python3 bench/table.py bench/results/*.json > bench/results/README.md
 """
@@ -102,7 +102,12 @@ def plan_table(data):
                       "The mark is in milliseconds, or times memcpy where there is one.\n", table(header, rows), ""])
 
 
-WRITERS = {"time": time_table, "check": check_table, "tiles": tiles_table, "plan": plan_table}
+def compare_table(data):
+    from compare import report  # which takes table() from here
+    return report.markdown(data)
+
+
+WRITERS = {"time": time_table, "check": check_table, "tiles": tiles_table, "plan": plan_table, "compare": compare_table}
 
 
 def main():

@@ -67,8 +67,9 @@ class Timed:
                 "samples": len(self.samples), "launches_a_sample": self.launches, "method": self.method}
 
 
-def alternate(timed, rounds, target_ms=12.0):
-    """Measures every implementation `rounds` times, in an order that rotates from round to round."""
+def alternate(timed, rounds, target_ms=12.0, then=None):
+    """Measures every implementation `rounds` times, in an order that rotates from round to round; then(items) gets those
+    that could be measured while their graphs are still there."""
     ready = []
     for item in timed:
         try:
@@ -81,14 +82,16 @@ def alternate(timed, rounds, target_ms=12.0):
         order = ready[turn % len(ready):] + ready[:turn % len(ready)] if ready else []
         for item in order:
             item.sample()
+    if then:
+        then(ready)
     results = {item.name: item.result() for item in timed}
     for item in timed:
         item.graph = None
     return results
 
 
-def ceiling_times(rounds):
-    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+def ceiling_times(rounds, dtype):
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=dtype) for _ in range(2))
     c = torch.empty_like(a)
     source = torch.empty(1 << 31, device="cuda", dtype=torch.int16).random_()
     target = torch.empty_like(source)
@@ -96,9 +99,10 @@ def ceiling_times(rounds):
     return alternate(items, rounds, target_ms=20.0)
 
 
-def ceilings(rounds=5):
-    """Achieved rates of a bf16 8192^3 matrix product and of a large device copy (bytes read + written)."""
-    results = ceiling_times(rounds)
+def ceilings(rounds=5, dtype=torch.bfloat16):
+    """Achieved rates of an 8192^3 matrix product of this type (float32 as torch's float32 precision is set) and of a large
+    device copy (bytes read + written)."""
+    results = ceiling_times(rounds, dtype)
     torch.cuda.empty_cache()
     for name in ("matmul", "copy"):
         if "ms" not in results[name]:

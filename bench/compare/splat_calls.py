@@ -1,0 +1,72 @@
+"""splat itself, through bench/splat_ctypes.py."""
+import functools
+
+import splat_ctypes
+from compare.registry import NotSupported, implementation
+
+DTYPE = {"fp16": splat_ctypes.FP16, "bf16": splat_ctypes.BF16, "fp32": splat_ctypes.FP32}
+
+
+def unsupported(make):
+    """A status of "unsupported" is no failure; a library that cannot be loaded is said to be so."""
+    @functools.wraps(make)
+    def wrapped(p, data):
+        try:
+            return make(p, data)
+        except splat_ctypes.SplatError as error:
+            if error.status == splat_ctypes.UNSUPPORTED:
+                raise NotSupported(str(error)) from error
+            raise
+        except OSError as error:
+            raise NotSupported(f"the library is not built: {error}") from error
+    return wrapped
+
+
+def stream(data):
+    import torch
+    return torch.cuda.current_stream().cuda_stream if data.engine.cuda else None
+
+
+def device(data):
+    return splat_ctypes.DEVICE_GPU if data.engine.cuda else splat_ctypes.DEVICE_CPU
+
+
+def workspace(data, size):
+    import torch
+    return torch.empty(size, dtype=torch.uint8, device=data.engine.device) if size else None
+
+
+@implementation("attention", "splat", no_copies=True)
+@unsupported
+def attention(p, data):
+    """splat_run of a compiled mask"""
+    import torch
+    lib, context = data.engine.lib(), data.engine.context()
+    if p.dtype not in DTYPE:
+        raise NotSupported(f"attention has no dtype {p.dtype}")
+    kernel = context.compile(lib.expression(data.pattern.expression, p.seq), dtype=DTYPE[p.dtype], head_dim=p.dim,
+                             batch=p.batch, heads=p.heads, device=device(data))
+    space = workspace(data, kernel.workspace_bytes(p.batch, p.heads))
+    lse = torch.empty(data.sets, p.batch, p.heads, p.seq, device=data.engine.device)
+    calls = [lib.args(data.q[n], data.k[n], data.v[n], data.o[n], lse[n], data.scale, space) for n in range(data.sets)]
+
+    def call(n):
+        kernel.run(calls[n], stream(data))
+        return data.o[n]
+    return call
+
+
+@implementation("sddmm softmax spmm spmm_transposed", "splat", no_copies=True)
+@unsupported
+def masked(p, data):
+    """splat's operator on ACSR values"""
+    data.engine.lib()
+    raise NotSupported("not built: splat_options has no operation yet")
+
+
+@implementation("kron", "splat", no_copies=True)
+@unsupported
+def layer(p, data):
+    """splat's Kronecker-sparse layer"""
+    data.engine.lib()
+    raise NotSupported("not built: the library has no layers yet")
