@@ -120,7 +120,7 @@ def run(args, words):
     os.makedirs(args.out, exist_ok=True)
     runner.load(args.out)  # a file of another kind is refused before anything is begun
     command = [sys.executable, os.path.dirname(os.path.abspath(__file__)), *words, "--worker"]
-    status = supervisor.supervise(command, args.out, args.budget, args.step_seconds,
+    status = supervisor.supervise(command, args.out, args.budget, args.step_seconds, settings,
                                   lambda s: [i.name for i in registry.select(s["kind"], args.impl, args.unwanted)])
     return status or make_report(os.path.join(args.out, runner.RECORD))
 

@@ -8,6 +8,7 @@ import time
 import warnings
 
 import torch
+import torch._dynamo
 
 import record
 import splat_ctypes
@@ -142,6 +143,8 @@ class Engine:
     def open(self, problem):
         """The tensors: data.sets input sets, more than L2 holds together where the memory allows."""
         self.set_precision(problem.dtype)
+        if self.cuda:
+            torch._dynamo.reset()  # one problem's guards must not slow or stop the next one's compile
         per_set = problem.bytes()
         sets = max(2, min(MOST_SETS, -(-self.rotate_bytes // per_set)))
         data = (kron if problem.kind == "kron" else masked).Data(self, problem, TORCH[problem.dtype], sets)

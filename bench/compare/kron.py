@@ -173,7 +173,6 @@ def einsum(p, data):
 def compiled_einsum(data, **options):
     if not data.engine.cuda:
         raise NotSupported("torch.compile is timed on a GPU alone")
-    torch._dynamo.reset()  # one setting's guards must not slow or stop the next one's compile
     function, call_of = einsum_of(data)
     return call_of(torch.compile(function, dynamic=False, **options))
 
