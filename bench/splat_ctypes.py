@@ -40,6 +40,14 @@ class Options(C.Structure):
         (n, I64) for n in ("head_dim", "value_dim", "batch", "heads", "kv_heads", "tile_rows", "tile_cols", "layout")]
 
 
+OP_ATTENTION, OP_SDDMM, OP_SOFTMAX, OP_SPMM, OP_SPMM_TRANSPOSED = range(5)
+
+
+class OperatorOptions(Options):
+    """splat_options of a library that has operators; one without them reads and writes what Options has."""
+    _fields_ = [("op", I32)]
+
+
 class PlanInfo(C.Structure):
     _fields_ = [("struct_size", SIZE)] + [(n, I64) for n in (
         "q_len", "kv_len", "masks", "allowed_pairs", "computed_pairs", "full_tiles", "partial_tiles", "passes",
@@ -66,6 +74,16 @@ class AttentionArgs(C.Structure):
         (n, Tensor) for n in ("q", "k", "v", "o")] + [
         ("lse", PTR), ("lse_batch_stride", I64), ("lse_head_stride", I64), ("scale", C.c_float), ("workspace", PTR),
         ("workspace_bytes", SIZE)]
+
+
+class Values(C.Structure):
+    _fields_ = [("data", PTR), ("batch_stride", I64), ("head_stride", I64)]
+
+
+class SparseArgs(C.Structure):
+    _fields_ = [("struct_size", SIZE)] + [(n, I64) for n in ("batch", "heads", "kv_heads", "q_len", "kv_len")] + [
+        (n, Values) for n in ("values", "scores")] + [(n, Tensor) for n in ("q", "k", "x", "y")] + [
+        ("lse", PTR), ("lse_batch_stride", I64), ("lse_head_stride", I64), ("scale", C.c_float)]
 
 
 STRUCTS = {"splat_options": Options, "splat_context_options": ContextOptions, "splat_acsr_run": Run,
@@ -112,6 +130,12 @@ PROTOTYPES = {
     "splat_attention_args_init": (None, [C.POINTER(AttentionArgs)]),
     "splat_workspace_bytes": (STATUS, [PTR, I64, I64, C.POINTER(SIZE)]),
     "splat_run": (STATUS, [PTR, C.POINTER(AttentionArgs), PTR]),
+}
+
+# Of a library that has the operators on their own.
+OPERATORS = {
+    "splat_sparse_args_init": (None, [C.POINTER(SparseArgs)]),
+    "splat_run_sparse": (STATUS, [PTR, C.POINTER(SparseArgs), PTR]),
 }
 
 
@@ -192,6 +216,10 @@ class Kernel(Handle):
         self.lib.check(self.lib.c.splat_workspace_bytes(self.p, batch, heads, C.byref(size)))
         return size.value
 
+    def run_sparse(self, args, stream=None):
+        """Launches an operator with SparseArgs."""
+        self.lib.check(self.lib.c.splat_run_sparse(self.p, C.byref(args), stream))
+
     def run(self, args, stream=None):
         """Launches with AttentionArgs on a raw stream handle (an int; None = the default stream)."""
         status = self.lib.c.splat_run(self.p, C.byref(args), stream)
@@ -217,7 +245,9 @@ class Splat:
         root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         self.path = path or os.environ.get("SPLAT_LIB") or os.path.join(root, "build", "libsplat.so")
         self.c = C.CDLL(os.path.abspath(self.path))
-        for name, (result, arguments) in PROTOTYPES.items():
+        self.has_operators = all(hasattr(self.c, name) for name in OPERATORS)
+        prototypes = {**PROTOTYPES, **(OPERATORS if self.has_operators else {})}
+        for name, (result, arguments) in prototypes.items():
             function = getattr(self.c, name)
             function.restype, function.argtypes = result, arguments
         self.messages = []
@@ -264,7 +294,7 @@ class Splat:
         return self._mask(self.out("splat_mask_map", entries, batch, heads))
 
     def options(self, **fields):
-        options = Options()
+        options = OperatorOptions()
         self.c.splat_options_init(C.byref(options))
         for name, value in fields.items():
             if not hasattr(options, name):
@@ -338,6 +368,19 @@ class Splat:
             args.workspace = workspace.data_ptr()
             args.workspace_bytes = workspace.numel() * workspace.element_size()
         args.tensors = (q, k, v, o, lse, workspace)
+        return args
+
+    def sparse_args(self, q_len, kv_len, scale=0.0, **named):
+        """SparseArgs: q, k, x, y are [batch, heads, rows, D] tensors, values and scores [batch, heads, pairs] ones, as their names
+        in the struct; keeps the tensors alive."""
+        args = SparseArgs()
+        self.c.splat_sparse_args_init(C.byref(args))
+        first = next(t for name, t in named.items() if name in ("values", "scores"))
+        args.batch, args.heads, args.q_len, args.kv_len, args.scale = first.shape[0], first.shape[1], q_len, kv_len, scale
+        for name, t in named.items():
+            assert t.stride(-1) == 1, name
+            setattr(args, name, tensor(t) if t.dim() == 4 else Values(t.data_ptr(), t.stride(0), t.stride(1)))
+        args.tensors = named
         return args
 
 

@@ -19,7 +19,7 @@ BLOCK_SIZES = (16, 32, 64)
 
 class Data:
     """q[n], k[n], v[n], o[n], n < sets: [batch, heads, seq, dim], strided as the layout says. values[n]: input of spmm and softmax;
-    out_values[n]: result of sddmm and softmax. allowed: bool [seq, seq]; index: the allowed pairs in the flattened mask. scale:
+    out_values[n]: result of sddmm and softmax; both [batch, heads, pairs], a head begins at a multiple of 8 elements. allowed: bool [seq, seq]; index: the allowed pairs in the flattened mask. scale:
     of sddmm and attention."""
 
     def __init__(self, engine, p, dtype, sets):
@@ -36,12 +36,12 @@ class Data:
         wanted = {"attention": "qkvo", "sddmm": "qk", "softmax": "", "spmm": "vo", "spmm_transposed": "vo"}[p.kind]
         for name in wanted:
             setattr(self, name, [self._tensor(name != "o") for _ in range(sets)])
-        self.scale = 1 / math.sqrt(p.dim) if "dim" in p.setting else None
-        size = (sets, p.batch, p.heads, self.pairs)
+        self.scale = 1 / math.sqrt(p.dim) if p.kind in ("attention", "sddmm") else None
+        size = (sets, p.batch, p.heads, -(-self.pairs // 8) * 8)
         if p.kind in ("softmax", "spmm", "spmm_transposed"):
-            self.values = engine.randn(*size, dtype=dtype)
+            self.values = engine.randn(*size, dtype=dtype)[..., :self.pairs]
         if p.kind in ("sddmm", "softmax"):
-            self.out_values = torch.empty(size, dtype=dtype, device=engine.device)
+            self.out_values = torch.empty(size, dtype=dtype, device=engine.device)[..., :self.pairs]
             self.outputs = [self.out_values]
         else:
             self.outputs = self.o

@@ -22,6 +22,12 @@ def unsupported(make):
     return wrapped
 
 
+def dtype_of(p):
+    if p.dtype not in DTYPE:
+        raise NotSupported(f"{p.kind} has no dtype {p.dtype}")
+    return DTYPE[p.dtype]
+
+
 def stream(data):
     import torch
     return torch.cuda.current_stream().cuda_stream if data.engine.cuda else None
@@ -42,9 +48,7 @@ def attention(p, data):
     """splat_run of a compiled mask"""
     import torch
     lib, context = data.engine.lib(), data.engine.context()
-    if p.dtype not in DTYPE:
-        raise NotSupported(f"attention has no dtype {p.dtype}")
-    kernel = context.compile(lib.expression(data.pattern.expression, p.seq), dtype=DTYPE[p.dtype], head_dim=p.dim,
+    kernel = context.compile(lib.expression(data.pattern.expression, p.seq), dtype=dtype_of(p), head_dim=p.dim,
                              batch=p.batch, heads=p.heads, device=device(data))
     space = workspace(data, kernel.workspace_bytes(p.batch, p.heads))
     lse = torch.empty(data.sets, p.batch, p.heads, p.seq, device=data.engine.device)
@@ -59,9 +63,25 @@ def attention(p, data):
 @implementation("sddmm softmax spmm spmm_transposed", "splat", no_copies=True)
 @unsupported
 def masked(p, data):
-    """splat's operator on ACSR values"""
-    data.engine.lib()
-    raise NotSupported("not built: splat_options has no operation yet")
+    """splat_run_sparse of a compiled mask"""
+    lib, context = data.engine.lib(), data.engine.context()
+    if not lib.has_operators:
+        raise NotSupported(f"not built: {lib.path} has no operators")
+    op, names = {"sddmm": (splat_ctypes.OP_SDDMM, {"values": "out_values", "q": "q", "k": "k"}),
+                 "softmax": (splat_ctypes.OP_SOFTMAX, {"values": "out_values", "scores": "values"}),
+                 "spmm": (splat_ctypes.OP_SPMM, {"values": "values", "x": "v", "y": "o"}),
+                 "spmm_transposed": (splat_ctypes.OP_SPMM_TRANSPOSED, {"values": "values", "x": "v", "y": "o"})}[p.kind]
+    dim = p.dim if p.kind != "softmax" else 0
+    kernel = context.compile(lib.expression(data.pattern.expression, p.seq), dtype=dtype_of(p), head_dim=dim, batch=p.batch,
+                             heads=p.heads, device=device(data), op=op)
+    calls = [lib.sparse_args(p.seq, p.seq, data.scale or 0.0, **{field: getattr(data, name)[n] for field, name in names.items()})
+             for n in range(data.sets)]
+    result = data.out_values if p.kind in ("sddmm", "softmax") else data.o
+
+    def call(n):
+        kernel.run_sparse(calls[n], stream(data))
+        return result[n]
+    return call
 
 
 @implementation("kron", "splat", no_copies=True)
