@@ -51,7 +51,7 @@ class Engine:
             torch.zeros(1, device="cuda")
             properties = torch.cuda.get_device_properties(0)
             self.rotate_bytes, self.memory = 3 * properties.L2_cache_size, properties.total_memory
-            self.uuid = f"GPU-{properties.uuid}"
+            self.uuid = "GPU-" + str(properties.uuid).removeprefix("GPU-")
             # fp16 and bf16 sums in fp32 for everybody, as splat's.
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -159,7 +159,7 @@ class Engine:
 
     def randn(self, *size, dtype, scale=1.0):
         out = torch.empty(size, device=self.device, dtype=dtype)
-        for part in out:  # a part at a time: fp32 temporaries of large tensors would not fit
+        for part in out.split(max(1, (1 << 26) * size[0] // out.numel())):  # so that fp32 temporaries stay small
             part.copy_(torch.randn(part.shape, generator=self.generator, device=self.device) * scale)
         return out
 
@@ -203,10 +203,10 @@ class Engine:
 
     def poison(self, data):
         """NaN into every output, and into the memory that a fresh output would be taken from."""
-        for t in data.outputs:
+        for t in data.outputs:  # one a set
             t.fill_(float("nan"))
         if self.cuda:
-            fresh = [torch.full_like(data.outputs[0], float("nan")) for _ in range(2)]
+            fresh = [torch.full_like(data.outputs[0], float("nan")) for _ in range(3)]
             self.synchronize()
             del fresh
 

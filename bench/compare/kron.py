@@ -28,18 +28,17 @@ class Data:
         self.a, self.b, self.c, self.d, self.n = a, b, c, d, p.n
         self.rows, self.cols, self.first = a * b * d, a * c * d, p.layout == "batch_first"
         self.gradient = p.op == "grad_weight"
-        self.x = engine.randn(sets, *self._size(self.cols), dtype=dtype)
+        every = range(sets)
+        self.x = [engine.randn(*self.size(self.cols), dtype=dtype) for _ in every]
         if self.gradient:
             self.w = None
-            self.y = engine.randn(sets, *self._size(self.rows), dtype=dtype, scale=1 / math.sqrt(p.n))
-            self.dw = torch.empty(sets, a, d, b, c, dtype=dtype, device=engine.device)
-            self.outputs = [self.dw]
+            self.y = [engine.randn(*self.size(self.rows), dtype=dtype, scale=1 / math.sqrt(p.n)) for _ in every]
+            self.outputs = self.dw = [torch.empty(a, d, b, c, dtype=dtype, device=engine.device) for _ in every]
         else:
             self.w = engine.randn(a, d, b, c, dtype=dtype, scale=1 / math.sqrt(c))
-            self.y = torch.empty(sets, *self._size(self.rows), dtype=dtype, device=engine.device)
-            self.outputs = [self.y]
+            self.outputs = self.y = [torch.empty(self.size(self.rows), dtype=dtype, device=engine.device) for _ in every]
 
-    def _size(self, features):
+    def size(self, features):
         return (self.n, features) if self.first else (features, self.n)
 
     def split(self, t, width):
@@ -57,7 +56,7 @@ class Data:
             y = self.split(self.y[n], self.b).double()
             return torch.einsum("nabd,nacd->adbc" if self.first else "abdn,acdn->adbc", y, x)
         out = torch.einsum("nacd,adbc->nabd" if self.first else "acdn,adbc->abdn", x, self.w.double())
-        return out.reshape(self._size(self.rows))
+        return out.reshape(self.size(self.rows))
 
 
 def product(data, x, y, w):
@@ -158,7 +157,7 @@ def einsum_of(data):
     def call_of(f):
         if data.gradient:
             return lambda n: f(data.split(data.y[n], data.b), data.split(data.x[n], data.c))
-        size = data._size(data.rows)
+        size = data.size(data.rows)
         return lambda n: f(data.split(data.x[n], data.c), data.w).reshape(size)
     return function, call_of
 
@@ -192,7 +191,7 @@ def einsum_autotuned(p, data):
 @implementation("kron", "dense")
 def dense(p, data):
     """The whole weight matrix with its zeros: F.linear's product, or w x"""
-    size = data.rows * data.cols * data.x.element_size()
+    size = data.rows * data.cols * data.x[0].element_size()
     if size > data.engine.memory // 8:
         raise NotSupported(f"the dense matrix of {size / 1e9:.0f} GB is more than an eighth of the device's memory")
     if data.gradient:
@@ -202,7 +201,7 @@ def dense(p, data):
             data.dw[n].copy_(own.permute(2, 3, 0, 1))
             return data.dw[n]
         return call
-    w = torch.zeros(data.a, data.b, data.d, data.a, data.c, data.d, dtype=data.dtype, device=data.x.device)
+    w = torch.zeros(data.a, data.b, data.d, data.a, data.c, data.d, dtype=data.dtype, device=data.engine.device)
     w.diagonal(0, 0, 3).diagonal(0, 1, 3).copy_(data.w.permute(2, 3, 0, 1))
     w = w.view(data.rows, data.cols)
 
@@ -214,9 +213,9 @@ def dense(p, data):
 
 def sparse_rows(data, values):
     """The weights in CSR, values [a, d, b, c]; each row holds c of them."""
-    i, k, j, l = (torch.arange(m, device=data.x.device) for m in (data.a, data.b, data.d, data.c))
+    i, k, j, l = (torch.arange(m, device=data.engine.device) for m in (data.a, data.b, data.d, data.c))
     columns = (i[:, None, None, None] * data.c * data.d + l * data.d + j[:, None]).expand(data.a, data.b, data.d, data.c)
-    starts = torch.arange(data.rows + 1, device=data.x.device) * data.c
+    starts = torch.arange(data.rows + 1, device=data.engine.device) * data.c
     return torch.sparse_csr_tensor(starts.int(), columns.reshape(-1).int(), values.permute(0, 2, 1, 3).reshape(-1),
                                    (data.rows, data.cols))
 
@@ -225,7 +224,7 @@ def sparse_rows(data, values):
 def csr(p, data):
     """cuSPARSE's CSR product (the gradient of the weights: torch.sparse.sampled_addmm)"""
     if data.gradient:
-        w = sparse_rows(data, torch.zeros(data.a, data.d, data.b, data.c, dtype=data.dtype, device=data.x.device))
+        w = sparse_rows(data, torch.zeros(data.a, data.d, data.b, data.c, dtype=data.dtype, device=data.engine.device))
 
         def call(n):
             left, right = (data.y[n].t(), data.x[n]) if data.first else (data.y[n], data.x[n].t())
@@ -250,9 +249,9 @@ def bsr(p, data):
     if size < 16:
         raise NotSupported(f"blocks of gcd(b, c) = {size}; BSR kernels take 16 and more")
     values = data.w.view(count, rows, size, cols, size).permute(0, 1, 3, 2, 4).reshape(-1, size, size).contiguous()
-    starts = torch.arange(count * rows + 1, device=data.x.device) * cols
-    columns = (torch.arange(count, device=data.x.device)[:, None, None] * cols
-               + torch.arange(cols, device=data.x.device)).expand(count, rows, cols)
+    starts = torch.arange(count * rows + 1, device=data.engine.device) * cols
+    columns = (torch.arange(count, device=data.engine.device)[:, None, None] * cols
+               + torch.arange(cols, device=data.engine.device)).expand(count, rows, cols)
     w = torch.sparse_bsr_tensor(starts.int(), columns.reshape(-1).int(), values, (count * data.b, count * data.c))
 
     def flat(t, width):

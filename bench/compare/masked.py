@@ -19,8 +19,8 @@ BLOCK_SIZES = (16, 32, 64)
 
 class Data:
     """q[n], k[n], v[n], o[n], n < sets: [batch, heads, seq, dim], strided as the layout says. values[n]: input of spmm and softmax;
-    out_values[n]: result of sddmm and softmax; both [batch, heads, pairs], a head begins at a multiple of 8 elements. allowed: bool [seq, seq]; index: the allowed pairs in the flattened mask. scale:
-    of sddmm and attention."""
+    out_values[n]: result of sddmm and softmax; both [batch, heads, pairs], a head begins at a multiple of 8 elements. allowed: bool
+    [seq, seq]; index: the allowed pairs in the flattened mask. scale: of sddmm and attention."""
 
     def __init__(self, engine, p, dtype, sets):
         self.engine, self.sets, self.dtype, self.kind, self.p = engine, sets, dtype, p.kind, p
@@ -37,12 +37,12 @@ class Data:
         for name in wanted:
             setattr(self, name, [self._tensor(name != "o") for _ in range(sets)])
         self.scale = 1 / math.sqrt(p.dim) if p.kind in ("attention", "sddmm") else None
-        size = (sets, p.batch, p.heads, -(-self.pairs // 8) * 8)
+        size = (p.batch, p.heads, -(-self.pairs // 8) * 8)
         if p.kind in ("softmax", "spmm", "spmm_transposed"):
-            self.values = engine.randn(*size, dtype=dtype)[..., :self.pairs]
+            self.values = [engine.randn(*size, dtype=dtype)[..., :self.pairs] for _ in range(sets)]
         if p.kind in ("sddmm", "softmax"):
-            self.out_values = torch.empty(size, dtype=dtype, device=engine.device)[..., :self.pairs]
-            self.outputs = [self.out_values]
+            self.out_values = [torch.empty(size, dtype=dtype, device=engine.device)[..., :self.pairs] for _ in range(sets)]
+            self.outputs = self.out_values
         else:
             self.outputs = self.o
 
@@ -69,7 +69,7 @@ class Data:
 
     def _matrix(self, n, b, h, fill):
         out = torch.full((self.seq * self.seq,), fill, dtype=torch.float64, device=self.index.device)
-        out[self.index] = self.values[n, b, h].double()
+        out[self.index] = self.values[n][b, h].double()
         return out.view(self.seq, self.seq)
 
     def _softmax(self, n, b, h):

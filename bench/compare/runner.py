@@ -105,6 +105,7 @@ class Runner:
         self.engine, self.options, self.clock, self.say = engine, options, clock, say
         self.progress = progress or Progress()
         self.began, self.data, self.left_out, self.run_index = clock(), load(options.out), [], None
+        self.outside = 0  # settings whose density is not asked for
 
     def over(self):
         return self.clock() - self.began > self.options.budget
@@ -126,6 +127,7 @@ class Runner:
                 continue
             cell = self.problem(setting)
             if cell is None:
+                self.outside += 1
                 continue
             replace_cell(self.data, cell)
             self.progress.clear()
@@ -163,6 +165,9 @@ class Runner:
             os.remove(os.path.join(self.options.out, CURRENT))
         except FileNotFoundError:
             pass
+        if self.outside:
+            least, most = self.options.density
+            self.say(f"{self.outside} settings have masks outside the density of {least:g} to {most:g}")
         if self.left_out:
             self.say(f"the budget of {self.options.budget:.0f} s was spent before: {'; '.join(self.left_out)}")
 

@@ -100,7 +100,9 @@ def test_an_implementation_added_later_joins_the_record(own, measure):
 
 def test_density(own, measure):
     fill(own, "sddmm")
-    cells = measure([sddmm(seq=1024), sddmm(seq=16)], density=(0.1, 0.5))["cells"]
+    data = measure([sddmm(seq=1024), sddmm(seq=16)], density=(0.1, 0.5))
+    cells = data["cells"]
+    assert "1 settings have masks outside the density of 0.1 to 0.5" in data["said"]
     assert [(c["setting"]["seq"], c["density"]) for c in cells] == [(16, 100 / 256)]
 
 
