@@ -86,6 +86,19 @@ class SparseArgs(C.Structure):
         ("lse", PTR), ("lse_batch_stride", I64), ("lse_head_stride", I64), ("scale", C.c_float)]
 
 
+class LayerOptions(C.Structure):
+    _fields_ = [("struct_size", SIZE), ("dtype", I32), ("tf32", I32), ("layout", I32), ("n", I64), ("gradients", I32),
+                ("device", I32), ("arch", I32)]
+
+
+class LayerArgs(C.Structure):
+    _fields_ = [("struct_size", SIZE), ("n", I64), ("weights", C.POINTER(PTR)), ("x", PTR), ("x_stride", I64), ("y", PTR),
+                ("y_stride", I64), ("bias", PTR), ("dy", PTR), ("dy_stride", I64), ("dx", PTR), ("dx_stride", I64),
+                ("weight_gradients", C.POINTER(PTR)), ("workspace", PTR), ("workspace_bytes", SIZE)]
+
+
+BATCH_FIRST, BATCH_LAST = 0, 1
+
 STRUCTS = {"splat_options": Options, "splat_context_options": ContextOptions, "splat_acsr_run": Run,
            "splat_tensor": Tensor, "splat_attention_args": AttentionArgs, "splat_plan_info": PlanInfo,
            "splat_compile_info": CompileInfo}
@@ -136,6 +149,16 @@ PROTOTYPES = {
 OPERATORS = {
     "splat_sparse_args_init": (None, [C.POINTER(SparseArgs)]),
     "splat_run_sparse": (STATUS, [PTR, C.POINTER(SparseArgs), PTR]),
+}
+# Of a library that has Kronecker-sparse layers.
+LAYERS = {
+    "splat_layer_options_init": (None, [C.POINTER(LayerOptions)]),
+    "splat_layer_compile": (STATUS, [PTR, C.POINTER(PTR), I64, C.POINTER(LayerOptions), OUT]),
+    "splat_layer_destroy": (None, [PTR]),
+    "splat_layer_args_init": (None, [C.POINTER(LayerArgs)]),
+    "splat_layer_workspace_bytes": (STATUS, [PTR, I64, I32, C.POINTER(SIZE)]),
+    "splat_layer_forward": (STATUS, [PTR, C.POINTER(LayerArgs), PTR]),
+    "splat_layer_backward": (STATUS, [PTR, C.POINTER(LayerArgs), PTR]),
 }
 
 
@@ -227,6 +250,21 @@ class Kernel(Handle):
             self.lib.check(status)
 
 
+class Layer(Handle):
+    """A Kronecker-sparse layer. Keeps its context alive."""
+
+    def workspace_bytes(self, n, backward=False):
+        size = SIZE()
+        self.lib.check(self.lib.c.splat_layer_workspace_bytes(self.p, n, int(backward), C.byref(size)))
+        return size.value
+
+    def forward(self, args, stream=None):
+        self.lib.check(self.lib.c.splat_layer_forward(self.p, C.byref(args), stream))
+
+    def backward(self, args, stream=None):
+        self.lib.check(self.lib.c.splat_layer_backward(self.p, C.byref(args), stream))
+
+
 class Context(Handle):
     def compile(self, mask, **options):
         return self.lib.compile(self, mask, **options)
@@ -246,7 +284,8 @@ class Splat:
         self.path = path or os.environ.get("SPLAT_LIB") or os.path.join(root, "build", "libsplat.so")
         self.c = C.CDLL(os.path.abspath(self.path))
         self.has_operators = all(hasattr(self.c, name) for name in OPERATORS)
-        prototypes = {**PROTOTYPES, **(OPERATORS if self.has_operators else {})}
+        self.has_layers = all(hasattr(self.c, name) for name in LAYERS)
+        prototypes = {**PROTOTYPES, **(OPERATORS if self.has_operators else {}), **(LAYERS if self.has_layers else {})}
         for name, (result, arguments) in prototypes.items():
             function = getattr(self.c, name)
             function.restype, function.argtypes = result, arguments
@@ -321,6 +360,35 @@ class Splat:
         kernel = Kernel(self, self.out("splat_compile", context.p, mask.p, C.byref(opts)), self.c.splat_kernel_destroy)
         kernel.context, kernel.mask = context, mask
         return kernel
+
+    def layer(self, context, masks, **fields):
+        """The layer of these factors' masks, the one applied first at masks[0]."""
+        options = LayerOptions()
+        self.c.splat_layer_options_init(C.byref(options))
+        for name, value in fields.items():
+            if not hasattr(options, name):
+                raise TypeError(f"splat_layer_options has no field {name}")
+            setattr(options, name, value)
+        pointers = (PTR * len(masks))(*[m.p for m in masks])
+        layer = Layer(self, self.out("splat_layer_compile", context.p, pointers, len(masks), C.byref(options)),
+                      self.c.splat_layer_destroy)
+        layer.context = context
+        return layer
+
+    def layer_args(self, n, weights, weight_gradients=None, workspace=None, **named):
+        """LayerArgs: weights and weight_gradients are lists of tensors, x, y, bias, dy, dx packed tensors; keeps them alive."""
+        args = LayerArgs()
+        self.c.splat_layer_args_init(C.byref(args))
+        args.n, args.weights = n, (PTR * len(weights))(*[w.data_ptr() for w in weights])
+        if weight_gradients is not None:
+            args.weight_gradients = (PTR * len(weight_gradients))(*[w.data_ptr() for w in weight_gradients])
+        for name, t in named.items():
+            assert t.is_contiguous(), name
+            setattr(args, name, t.data_ptr())
+        if workspace is not None:
+            args.workspace, args.workspace_bytes = workspace.data_ptr(), workspace.numel() * workspace.element_size()
+        args.tensors = (weights, weight_gradients, workspace, named)
+        return args
 
     def plan_info(self, plan):
         info = PlanInfo()

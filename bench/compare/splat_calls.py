@@ -2,6 +2,7 @@
 import functools
 
 import splat_ctypes
+from compare import problems
 from compare.registry import NotSupported, implementation
 
 DTYPE = {"fp16": splat_ctypes.FP16, "bf16": splat_ctypes.BF16, "fp32": splat_ctypes.FP32}
@@ -87,6 +88,33 @@ def masked(p, data):
 @implementation("kron", "splat", no_copies=True)
 @unsupported
 def layer(p, data):
-    """splat's Kronecker-sparse layer"""
-    data.engine.lib()
-    raise NotSupported("not built: the library has no layers yet")
+    """splat_layer_forward or splat_layer_backward of kron(a, b, c, d)"""
+    lib, context = data.engine.lib(), data.engine.context()
+    if not lib.has_layers:
+        raise NotSupported(f"not built: {lib.path} has no layers")
+    a, b, c, d = problems.blocks(p.setting)
+    made = lib.layer(context, [lib.expression(f"kron({a}, {b}, {c}, {d})", a * b * d, a * c * d)],
+                     dtype=DTYPE["fp32" if p.dtype == "tf32" else p.dtype], tf32=int(p.dtype == "tf32"), n=p.n,
+                     layout=splat_ctypes.BATCH_FIRST if data.first else splat_ctypes.BATCH_LAST,
+                     gradients=int(p.op != "forward"), device=device(data))
+    space = workspace(data, made.workspace_bytes(p.n, p.op != "forward"))
+    # Weights lie as [a][b][d][c], the canonical order of their values.
+    if p.op == "grad_weight":
+        weights = [data.engine.randn(a, b, d, c, dtype=data.dtype)]
+        values = [t.view(a, b, d, c) for t in data.dw]
+        calls = [lib.layer_args(p.n, weights, [values[n]], space, x=data.x[n], dy=data.y[n]) for n in range(data.sets)]
+        results = [t.permute(0, 2, 1, 3) for t in values]
+    elif p.op == "grad_input":
+        weights = [data.w.permute(0, 3, 1, 2).contiguous()]
+        calls = [lib.layer_args(p.n, weights, None, space, dy=data.x[n], dx=data.y[n]) for n in range(data.sets)]
+        results = data.y
+    else:
+        weights = [data.w.permute(0, 2, 1, 3).contiguous()]
+        calls = [lib.layer_args(p.n, weights, None, space, x=data.x[n], y=data.y[n]) for n in range(data.sets)]
+        results = data.y
+    launch = made.forward if p.op == "forward" else made.backward
+
+    def call(n):
+        launch(calls[n], stream(data))
+        return results[n]
+    return call
