@@ -3,9 +3,11 @@ import argparse
 import glob
 import os
 import sys
+import time
 
 from compare import advise, problems, registry, runner, supervisor
 
+BEGAN = time.monotonic()  # the budget of a worker includes its imports
 RESULTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "results", "*.json")
 AXES_HELP = {
     "pattern": "names of the suite, globs, or an expression of splat", "shape": "a,b,c,d", "n": "batch of a layer",
@@ -101,7 +103,7 @@ def work(args, settings):
                              {k: getattr(args, k) for k in ("device", "rounds", "target_ms", "energy_seconds", "seed")})
     machine = engine.Engine(args.device, args.lib, args.rounds, args.target_ms, args.energy_seconds, args.seed, args.commit)
     try:
-        runner.Runner(machine, options).run(settings, args.same_run)
+        runner.Runner(machine, options, began=BEGAN).run(settings, args.same_run)
     except runner.DeviceLost as error:
         print(f"the device was lost: {error}", file=sys.stderr)
         return supervisor.DEVICE_LOST
@@ -162,6 +164,9 @@ def main(words=None):
             return give_advice(args)
         registry.load(args.load)
         return show_list() if args.command == "list" else run(args, words)
+    except KeyboardInterrupt:
+        print("\nbench/compare: stopped; a record holds what was measured before", file=sys.stderr)
+        return 130
     except (ValueError, OSError, ImportError) as error:
         print(f"bench/compare: {error}", file=sys.stderr)
         return 2

@@ -22,6 +22,15 @@ MOST_SETS = 1024
 BUSY_STEP_MS = 15.0  # of work that is enqueued at once in an energy window
 
 
+def allocations(call):
+    """Of device memory by the caching allocator in one call, its output included."""
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    output = call()
+    count = torch.cuda.memory_stats()["allocation.all.allocated"] - before
+    del output
+    return count
+
+
 class CpuTimed:
     """As timing.Timed, by the wall clock."""
 
@@ -195,11 +204,17 @@ class Engine:
             del output
         if self.cuda:
             self.poison(data)
-            before = torch.cuda.memory_stats()["allocation.all.allocated"]
-            output = call(0)
-            result["allocations"] = torch.cuda.memory_stats()["allocation.all.allocated"] - before
-            del output
+            result["allocations"] = allocations(lambda: call(0))
+            own = self.bmm_allocations(TORCH[problem.dtype])
+            if own:
+                result["allocations_of_bmm"] = own
         return call, result
+
+    def bmm_allocations(self, dtype):
+        """Allocations of one torch.bmm that has nothing to copy: a workspace, if anything."""
+        a, b, out = (torch.zeros(4, 256, 256, dtype=dtype, device=self.device) for _ in range(3))
+        torch.bmm(a, b, out=out)
+        return allocations(lambda: torch.bmm(a, b, out=out))
 
     def poison(self, data):
         """NaN into every output, and into the memory that a fresh output would be taken from."""

@@ -184,7 +184,7 @@ def dense_spmm(p, data):
     """torch.matmul with the zeros"""
     a = [data.dense(n).view(p.batch, p.heads, data.seq, data.seq) for n in range(data.sets)]
     a = [t.transpose(-1, -2) for t in a] if p.kind == "spmm_transposed" else a
-    return lambda n: torch.matmul(a[n], data.v[n])
+    return lambda n: torch.matmul(a[n], data.v[n], out=data.o[n])
 
 
 # ---- CSR ----

@@ -24,7 +24,8 @@ class StandIn:
     """An engine whose implementations say themselves how long they take: make(p, data) returns (milliseconds a call, result)."""
 
     def __init__(self, clock=None, pairs=100):
-        self.clock, self.allowed, self.opened, self.recovered, self.fail_open, self.fail_measure = clock or Clock(), pairs, [], 0, None, None
+        self.clock, self.allowed = clock or Clock(), pairs
+        self.opened, self.recovered, self.fail_open, self.fail_measure = [], 0, None, None
         self.prepare_seconds = 1.0
 
     def describe(self):

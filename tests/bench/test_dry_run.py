@@ -49,5 +49,6 @@ def test_operators_on_masks(tmp_path):
 
 
 def test_an_expression_of_ones_own(tmp_path):
-    (results,) = dry_run(tmp_path, "attention", "--pattern", "causal & window(9)", "--seq", "100", "--dim", "16", "--dtype", "fp32").values()
+    words = ("attention", "--pattern", "causal & window(9)", "--seq", "100", "--dim", "16", "--dtype", "fp32")
+    (results,) = dry_run(tmp_path, *words).values()
     assert right(results) == {"splat", "sdpa_mask"}

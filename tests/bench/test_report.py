@@ -71,7 +71,8 @@ def test_curves_take_settings_that_have_every_size(recorded):
     cells = report.cells_of(recorded, "kron")
     sizes = [256, 1024, 4096]
     line = plots.curve(cells, "n", sizes, "splat")
-    expected = [report.geometric_mean([c["results"]["splat"]["ms"] / c["floor_ms"] for c in cells if c["setting"]["n"] == n]) for n in sizes]
+    ratios = {n: [c["results"]["splat"]["ms"] / c["floor_ms"] for c in cells if c["setting"]["n"] == n] for n in sizes}
+    expected = [report.geometric_mean(r) for r in ratios.values()]
     assert [n for n, _ in line] == sizes and [v for _, v in line] == pytest.approx(expected)
     last = plots.curve(cells, "n", sizes, "dense")  # right in one layout alone
     one = [c for c in cells if c["setting"]["layout"] == "batch_last"]
@@ -119,7 +120,8 @@ def test_the_nearest_is_shown_as_what_it_is(recorded):
     assert a["exact"] == [] and len(a["nearest"]) == 3 and a["nearest"][0]["setting"] == kron(1024)
     text = advise.as_text([a])
     assert text.startswith("kron 4,64,64,64 forward n 1500 bf16 batch_last: not recorded; the nearest settings that are:")
-    assert "(n 1024 instead of 1500, dtype fp16 instead of bf16)" in text and "splat: 4 ms" in text and "next is bmm at 2.00 times the time" in text
+    assert "(n 1024 instead of 1500, dtype fp16 instead of bf16)" in text
+    assert "splat: 4 ms" in text and "next is bmm at 2.00 times the time" in text
 
 
 def test_another_kind_is_never_near(recorded):

@@ -48,6 +48,11 @@ def test_verdicts_and_the_best(own, measure, tmp_path):
     assert any("fast 1, slow 3" in line and "broken failed" in line for line in data["said"])
 
 
+def test_a_workspace_of_bmm_is_no_copy(own, measure):
+    own("kron", "views", no_copies=True)(lambda p, data: (1.0, {"allocations": 1, "allocations_of_bmm": 1}))
+    assert measure([kron()])["cells"][0]["results"]["views"]["verdict"] == "ok"
+
+
 def test_errors_of_inputs_and_of_timing_stay_in_their_cell(own, measure):
     fill(own)
     engine = StandIn()
