@@ -112,6 +112,8 @@ def work(args, settings):
 
 def run(args, words):
     settings = settings_of(args)
+    if args.energy and args.device != "cuda":
+        raise ValueError(f"--energy: there is no counter of the device {args.device}; it needs --device cuda")
     if args.plan:
         for s in settings:
             print(f"{problems.text(s)}: {' '.join(i.name for i in registry.select(s['kind'], args.impl, args.unwanted))}")

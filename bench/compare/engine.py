@@ -93,7 +93,8 @@ class Engine:
         except (OSError, AttributeError):
             lib = None
         meta = record.metadata(lib, self.commit)
-        meta["device"] = str(self.device)
+        if not self.cuda:
+            meta["gpu"] = "no GPU, a dry run on the CPU"
         if self._lib_error is not None:
             meta["splat_error"] = str(self._lib_error)
         return meta
@@ -272,9 +273,10 @@ class Engine:
 
     def idle(self):
         """Milliwatts of the idle board, after half a second of rest."""
+        read = self.counter().read
         self.synchronize()
         time.sleep(0.5)
-        return energy.power(self.counter().read, lambda: time.sleep(0.005), self.energy_seconds)[0]
+        return energy.power(read, lambda: time.sleep(0.005), self.energy_seconds)[0]
 
     def energy(self, data, name, idle_mw):
         """One implementation back to back for at least energy_seconds; its power and its time a call in that window."""

@@ -9,6 +9,8 @@ import itertools
 import json
 from typing import Callable, NamedTuple
 
+import suite
+
 # Bytes an element. fp32 is strict, tf32 means fp32 tensors whose products may be rounded to TF32.
 DTYPES = {"fp16": 2, "bf16": 2, "fp32": 4, "tf32": 4}
 
@@ -57,11 +59,8 @@ def _kron_elements(s, _pairs):
     return s["n"] * a * d * (b + c) + a * b * c * d
 
 
-_MASKED = {"pattern": ["full", "causal", "causal_window1024", "window256", "dilated_w128_d4", "strided4", "strided64",
-                       "st_strided128", "st_fixed128_16", "blocked1024", "longformer256_g64", "bigbird64", "prefix1024",
-                       "sinks4_w1024", "na2d_128_k13", "axial128", "logsparse"],
-           "seq": [1024, 2048, 4096], "dim": [64, 128], "batch": [2], "heads": [16], "dtype": list(DTYPES),
-           "layout": ["bhsd", "bshd"]}
+_MASKED = {"pattern": [p.name for p in suite.SUITE], "seq": [1024, 2048, 4096], "dim": [64, 128], "batch": [2], "heads": [16],
+           "dtype": list(DTYPES), "layout": ["bhsd", "bshd"]}
 _ONE_LAYOUT = {"layout": ["bhsd"]}
 
 KINDS = {

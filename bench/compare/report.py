@@ -2,7 +2,7 @@
 import statistics
 
 import table
-from compare import problems
+from compare import problems, runner
 from suite import geometric_mean
 
 OURS = "splat"
@@ -120,7 +120,7 @@ def markdown(data):
         parts.append(f"### {kind}: {problems.KINDS[kind].summary}\n\n{time_table(cells)}\n")
         parts += [text for text in (energy_table(cells), notes(cells)) if text]
     if data.get("left_out"):
-        parts.append(f"\nThe budget was spent before: {'; '.join(data['left_out'])}.")
+        parts.append(f"\nThe budget was spent before: {runner.few(data['left_out'])}.")
     return "\n".join(parts) + "\n"
 
 

@@ -73,9 +73,16 @@ def replace_cell(data, cell):
     data["cells"] = [c for c in data["cells"] if c["setting"] != cell["setting"]] + [cell]
 
 
-def done(cell, names):
-    """Whether every one of these implementations has its final word in the cell."""
-    return cell is not None and all(cell["results"].get(n, {}).get("verdict") in FINAL for n in names)
+def done(cell, names, energy=False):
+    """Whether every one of these implementations has its final word in the cell, and its energy where that is wanted."""
+    results = [cell["results"].get(n, {}) for n in names] if cell else [{}]
+    return all(r.get("verdict") in FINAL and (not energy or r["verdict"] != "ok" or "energy" in r) for r in results)
+
+
+def few(words, most=6):
+    """A list in a sentence, cut short where it is long."""
+    rest = len(words) - most
+    return "; ".join(words[:most]) + (f"; and {rest} more (left_out in {RECORD})" if rest > 0 else "")
 
 
 def best(results, value=lambda r: r["ms"]):
@@ -120,7 +127,7 @@ class Runner:
     def run(self, settings, same_run=False):
         """Measures the settings that the record does not hold yet; same_run goes on with the record's last run instead of a
         new one. Returns the record."""
-        todo = [s for s in settings if not done(cell_of(self.data, s), self.names(s))]
+        todo = [s for s in settings if not done(cell_of(self.data, s), self.names(s), self.options.energy)]
         if len(todo) < len(settings):
             self.say(f"{len(settings) - len(todo)} of {len(settings)} problems are in {self.options.out} already")
         if todo:
@@ -174,7 +181,7 @@ class Runner:
             least, most = self.options.density
             self.say(f"{self.outside} settings have masks outside the density of {least:g} to {most:g}")
         if self.left_out:
-            self.say(f"the budget of {self.options.budget:.0f} s was spent before: {'; '.join(self.left_out)}")
+            self.say(f"the budget of {self.options.budget:.0f} s was spent before: {few(self.left_out)}")
 
     def save(self):
         save(self.options.out, self.data)
@@ -272,7 +279,6 @@ class Runner:
         idle = None
         for name in names:
             if self.over():
-                results[name]["energy"] = {"error": "the budget was spent"}
                 self.left_out.append(f"{problems.text(setting)} {name} energy")
                 continue
             self.now(setting, name, "energy")

@@ -82,7 +82,7 @@ def cut(out, settings, names):
     data = runner.load(out)
     data["left_out"] = [problems.text(s) for s in settings if not runner.done(runner.cell_of(data, s), names(s))]
     runner.save(out, data)
-    print(f"the budget was spent before: {'; '.join(data['left_out'])}")
+    print(f"the budget was spent before: {runner.few(data['left_out'])}")
 
 
 def blame(out, at, why, names):

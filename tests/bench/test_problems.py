@@ -71,10 +71,6 @@ def test_a_problem_has_its_axes_and_no_others():
         p.pattern
 
 
-def test_the_kinds_know_the_suite():
-    assert problems.KINDS["sddmm"].axes["pattern"] == [p.name for p in suite.SUITE]
-
-
 def test_definitions_of_the_suite_on_numpy_arrays():
     lib, length = splat_ctypes.Splat(), 150
     i, j = np.arange(length)[:, None], np.arange(length)[None, :]

@@ -79,7 +79,7 @@ def test_the_budget_cuts_and_the_rest_is_measured_later(own, measure):
     for k in range(4):
         own("kron", f"i{k}")(lambda p, data: (1.0, {}))
     settings = [kron(n=n) for n in (1, 2, 3)]
-    data = measure(settings, budget=5.5)  # a second each
+    data = measure(settings, budget=5.5)  # each takes a second
     first, second = data["cells"]
     assert all(r["verdict"] == "ok" for r in first["results"].values())
     assert [r["verdict"] for r in second["results"].values()] == ["ok", "ok", "left out", "left out"]
@@ -117,11 +117,29 @@ def test_energy_and_its_errors(own, measure):
     assert results["fast"]["energy"] == {"ms": 2.0, "watt": 500.0, "idle_watt": 100.0, "gross_mj": 1000.0, "net_mj": 800.0}
     assert "energy" not in results["wrong"]
 
+    # Without energy a cell is not done when energy is wanted.
+    measure([kron(n=3)])
+    engine = StandIn()
+    cell = measure([kron(n=3)], engine, energy=True)["cells"][-1]
+    assert len(engine.opened) == 1 and "energy" in cell["results"]["fast"]
+    assert measure([kron(n=3)], engine, energy=True) and len(engine.opened) == 1
+
     class Blind(StandIn):
         def idle(self):
             raise OSError("no counter")
     results = measure([kron(n=2)], Blind(), energy=True)["cells"][-1]["results"]
     assert results["fast"]["energy"] == {"error": "OSError: no counter"} and results["fast"]["verdict"] == "ok"
+
+
+def test_energy_that_the_budget_leaves_out(own, measure):
+    own("kron", "one")(lambda p, data: (1.0, {}))
+    data = measure([kron()], budget=0.5, energy=True)
+    assert data["left_out"] == ["kron 4,64,64,64 forward n 256 fp16 batch_last one energy"]
+    assert "energy" not in data["cells"][0]["results"]["one"] and not runner.done(data["cells"][0], ["one"], energy=True)
+
+
+def test_a_long_list_is_cut():
+    assert runner.few(["a", "b"]) == "a; b" and runner.few(list("abcd"), 2) == "a; b; and 2 more (left_out in compare.json)"
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
