@@ -16,8 +16,8 @@ from compare.registry import NotSupported, implementation
 
 
 class Data:
-    """x[n] and y[n], n < sets: input and output, [batch, features] or [features, batch]. w: the weights [a, d, b, c]. For the
-    gradient of the weights y[n] is an input too, the output's gradient, and dw[n] the result. a, b, c, d are those of the
+    """x[n], w[n] and y[n], n < sets: input and output, [batch, features] or [features, batch], and weights [a, d, b, c]. For the
+    gradient of the weights y[n] is an input too, the output's gradient, and dw[n] in place of w[n] the result. a, b, c, d are those of the
     product that is computed: b and c change places for the gradient of the input."""
 
     def __init__(self, engine, p, dtype, sets):
@@ -31,11 +31,10 @@ class Data:
         every = range(sets)
         self.x = [engine.randn(*self.size(self.cols), dtype=dtype) for _ in every]
         if self.gradient:
-            self.w = None
             self.y = [engine.randn(*self.size(self.rows), dtype=dtype, scale=1 / math.sqrt(p.n)) for _ in every]
             self.outputs = self.dw = [torch.empty(a, d, b, c, dtype=dtype, device=engine.device) for _ in every]
         else:
-            self.w = engine.randn(a, d, b, c, dtype=dtype, scale=1 / math.sqrt(c))
+            self.w = [engine.randn(a, d, b, c, dtype=dtype, scale=1 / math.sqrt(c)) for _ in every]
             self.outputs = self.y = [torch.empty(self.size(self.rows), dtype=dtype, device=engine.device) for _ in every]
 
     def size(self, features):
@@ -55,7 +54,7 @@ class Data:
         if self.gradient:
             y = self.split(self.y[n], self.b).double()
             return torch.einsum("nabd,nacd->adbc" if self.first else "abdn,acdn->adbc", y, x)
-        out = torch.einsum("nacd,adbc->nabd" if self.first else "acdn,adbc->abdn", x, self.w.double())
+        out = torch.einsum("nacd,adbc->nabd" if self.first else "acdn,adbc->abdn", x, self.w[n].double())
         return out.reshape(self.size(self.rows))
 
 
@@ -85,12 +84,10 @@ def bmm_views(p, data):
         t = data.blocks(t, width)
         return t[:, 0] if data.d == 1 else t[0]
 
-    out_width = data.b
-    w = None if data.gradient else data.w.view(-1, data.b, data.c)
     parts = []
-    for n in range(data.sets):
-        weights = data.dw[n].view(-1, data.b, data.c) if data.gradient else w
-        parts.append([gemm_ready(t) for t in product(data, stack(data.x[n], data.c), stack(data.y[n], out_width), weights)])
+    for n, w in enumerate(data.dw if data.gradient else data.w):
+        whole = product(data, stack(data.x[n], data.c), stack(data.y[n], data.b), w.view(-1, data.b, data.c))
+        parts.append([gemm_ready(t) for t in whole])
 
     def call(n):
         left, right, out = parts[n]
@@ -106,9 +103,8 @@ def bmm_views_loop(p, data):
         raise NotSupported("with a = 1 or d = 1 it is bmm_views")
     axis = 0 if data.a <= data.d else 1
     parts = []
-    for n in range(data.sets):
-        x, y = data.blocks(data.x[n], data.c), data.blocks(data.y[n], data.b)
-        whole = product(data, x, y, data.dw[n] if data.gradient else data.w)
+    for n, w in enumerate(data.dw if data.gradient else data.w):
+        whole = product(data, data.blocks(data.x[n], data.c), data.blocks(data.y[n], data.b), w)
         parts.append([[gemm_ready(t.select(axis, k)) for t in whole] for k in range(min(data.a, data.d))])
 
     def call(n):
@@ -134,10 +130,9 @@ def bmm_permute(p, data):
             torch.bmm(left, right, out=out)
             return data.dw[n]
         return call
-    w = data.w.view(count, data.b, data.c)
 
     def call(n):
-        x = stacked(data.x[n], data.c)
+        x, w = stacked(data.x[n], data.c), data.w[n].view(count, data.b, data.c)
         out = torch.bmm(x, w.transpose(1, 2)) if data.first else torch.bmm(w, x)
         data.blocks(data.y[n], data.b).copy_(out.view(data.a, data.d, *out.shape[1:]))
         return data.y[n]
@@ -158,7 +153,7 @@ def einsum_of(data):
         if data.gradient:
             return lambda n: f(data.split(data.y[n], data.b), data.split(data.x[n], data.c))
         size = data.size(data.rows)
-        return lambda n: f(data.split(data.x[n], data.c), data.w).reshape(size)
+        return lambda n: f(data.split(data.x[n], data.c), data.w[n]).reshape(size)
     return function, call_of
 
 
@@ -191,9 +186,9 @@ def einsum_autotuned(p, data):
 @implementation("kron", "dense")
 def dense(p, data):
     """The whole weight matrix with its zeros: F.linear's product, or w x"""
-    size = data.rows * data.cols * data.x[0].element_size()
-    if size > data.engine.memory // 8:
-        raise NotSupported(f"the dense matrix of {size / 1e9:.0f} GB is more than an eighth of the device's memory")
+    size = data.rows * data.cols * data.x[0].element_size() * (1 if data.gradient else data.sets)
+    if size > data.engine.memory // 4:
+        raise NotSupported(f"dense weights of {size / 1e9:.0f} GB are more than a quarter of the device's memory")
     if data.gradient:
         def call(n):
             whole = data.y[n].t() @ data.x[n] if data.first else data.y[n] @ data.x[n].t()
@@ -201,12 +196,15 @@ def dense(p, data):
             data.dw[n].copy_(own.permute(2, 3, 0, 1))
             return data.dw[n]
         return call
-    w = torch.zeros(data.a, data.b, data.d, data.a, data.c, data.d, dtype=data.dtype, device=data.engine.device)
-    w.diagonal(0, 0, 3).diagonal(0, 1, 3).copy_(data.w.permute(2, 3, 0, 1))
-    w = w.view(data.rows, data.cols)
+
+    def whole(blocks):
+        w = torch.zeros(data.a, data.b, data.d, data.a, data.c, data.d, dtype=data.dtype, device=data.engine.device)
+        w.diagonal(0, 0, 3).diagonal(0, 1, 3).copy_(blocks.permute(2, 3, 0, 1))
+        return w.view(data.rows, data.cols)
+    weights = [whole(w) for w in data.w]
 
     def call(n):
-        left, right = (data.x[n], w.t()) if data.first else (w, data.x[n])
+        left, right = (data.x[n], weights[n].t()) if data.first else (weights[n], data.x[n])
         return torch.mm(left, right, out=data.y[n])
     return call
 
@@ -230,11 +228,11 @@ def csr(p, data):
             left, right = (data.y[n].t(), data.x[n]) if data.first else (data.y[n], data.x[n].t())
             return torch.sparse.sampled_addmm(w, left, right, beta=0.0, alpha=1.0, out=w)
         return call, lambda out: out.values().view(data.a, data.b, data.d, data.c).permute(0, 2, 1, 3)
-    w = sparse_rows(data, data.w)
+    weights = [sparse_rows(data, w) for w in data.w]
 
     def call(n):
         out, x = (data.y[n].t(), data.x[n].t()) if data.first else (data.y[n], data.x[n])
-        torch.addmm(out, w, x, beta=0, alpha=1, out=out)
+        torch.addmm(out, weights[n], x, beta=0, alpha=1, out=out)
         return data.y[n]
     return call
 
@@ -248,11 +246,15 @@ def bsr(p, data):
     rows, cols = data.b // size, data.c // size
     if size < 16:
         raise NotSupported(f"blocks of gcd(b, c) = {size}; BSR kernels take 16 and more")
-    values = data.w.view(count, rows, size, cols, size).permute(0, 1, 3, 2, 4).reshape(-1, size, size).contiguous()
     starts = torch.arange(count * rows + 1, device=data.engine.device) * cols
     columns = (torch.arange(count, device=data.engine.device)[:, None, None] * cols
                + torch.arange(cols, device=data.engine.device)).expand(count, rows, cols)
-    w = torch.sparse_bsr_tensor(starts.int(), columns.reshape(-1).int(), values, (count * data.b, count * data.c))
+    starts, columns = starts.int(), columns.reshape(-1).int()
+
+    def blocked(w):
+        values = w.view(count, rows, size, cols, size).permute(0, 1, 3, 2, 4).reshape(-1, size, size).contiguous()
+        return torch.sparse_bsr_tensor(starts, columns, values, (count * data.b, count * data.c))
+    weights = [blocked(w) for w in data.w]
 
     def flat(t, width):
         """[n, count * width] or [count * width, n], the blocks one after the other; a copy where d > 1."""
@@ -260,7 +262,7 @@ def bsr(p, data):
         return (t.transpose(2, 3).reshape(data.n, -1) if data.first else t.transpose(1, 2).reshape(-1, data.n))
 
     def call(n):
-        x = flat(data.x[n], data.c)
+        x, w = flat(data.x[n], data.c), weights[n]
         out = torch.nn.functional.linear(x, w) if data.first else w @ x
         if data.d == 1:
             return out

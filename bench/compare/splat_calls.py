@@ -100,17 +100,17 @@ def layer(p, data):
     space = workspace(data, made.workspace_bytes(p.n, p.op != "forward"))
     # Weights lie as [a][b][d][c], the canonical order of their values.
     if p.op == "grad_weight":
-        weights = [data.engine.randn(a, b, d, c, dtype=data.dtype)]
+        weights = data.engine.randn(a, b, d, c, dtype=data.dtype)
         values = [t.view(a, b, d, c) for t in data.dw]
-        calls = [lib.layer_args(p.n, weights, [values[n]], space, x=data.x[n], dy=data.y[n]) for n in range(data.sets)]
+        calls = [lib.layer_args(p.n, [weights], [values[n]], space, x=data.x[n], dy=data.y[n]) for n in range(data.sets)]
         results = [t.permute(0, 2, 1, 3) for t in values]
     elif p.op == "grad_input":
-        weights = [data.w.permute(0, 3, 1, 2).contiguous()]
-        calls = [lib.layer_args(p.n, weights, None, space, dy=data.x[n], dx=data.y[n]) for n in range(data.sets)]
+        weights = [w.permute(0, 3, 1, 2).contiguous() for w in data.w]
+        calls = [lib.layer_args(p.n, [weights[n]], None, space, dy=data.x[n], dx=data.y[n]) for n in range(data.sets)]
         results = data.y
     else:
-        weights = [data.w.permute(0, 2, 1, 3).contiguous()]
-        calls = [lib.layer_args(p.n, weights, None, space, x=data.x[n], y=data.y[n]) for n in range(data.sets)]
+        weights = [w.permute(0, 2, 1, 3).contiguous() for w in data.w]
+        calls = [lib.layer_args(p.n, [weights[n]], None, space, x=data.x[n], y=data.y[n]) for n in range(data.sets)]
         results = data.y
     launch = made.forward if p.op == "forward" else made.backward
 
