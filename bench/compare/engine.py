@@ -55,7 +55,7 @@ class Engine:
         self.generator = torch.Generator(device=self.device).manual_seed(seed)
         self._lib = self._context = self._lib_error = self._counter = None
         self._shapes = {}
-        warnings.filterwarnings("ignore", message="Sparse (CSR|BSR|CSC|invariant)")
+        warnings.filterwarnings("ignore", message="Sparse (CSR|BSR|CSC|invariant)|bsr_dense_addmm uses non-optimal")
         if self.cuda:
             torch.zeros(1, device="cuda")
             properties = torch.cuda.get_device_properties(0)

@@ -274,7 +274,7 @@ def register_blocks(size):
         ops = triton_ops(data)
         a = [data.bsr(size, data.values[n]) for n in range(data.sets)]
         return lambda n: write(data, n, ops.bsr_dense_mm(a[n], data.stack(data.v[n]), skip_checks=True))
-    bsr_spmm.__doc__ = f"PyTorch's Triton kernel on {size} x {size} blocks"
+    bsr_spmm.__doc__ = f"PyTorch's Triton kernel on {size} x {size} blocks, with the parameters that it takes itself"
 
 
 for _size in BLOCK_SIZES:
