@@ -65,7 +65,8 @@ const std::vector<Case> &all_cases()
         {"folded-parts",   SM80, "full",                              1,  300, HALF,   8,  40,  64,  32,  1,66, 1, BHSD, GAPS},
         {"split",          SM80, "window(20) | rows(0, 20) | cols(0, 9)",
                                                                     600,  600, HALF,  64,  72, 128,  64,  1, 1, 1, BHSD, BAD_VALUES},
-        {"split-merge",    SM80, "window(30) | strided(2)",          70, 3000, BF16,   8,   8,  64,  64,  1, 1, 1, BSHD, BAD_VALUES, 3},
+        {"split-merge",    SM80, "window(30) | strided(2) | rows(0, 4)",
+                                                                     70, 3000, BF16,   8,   8,  64,  64,  1, 1, 1, BSHD, BAD_VALUES, 3},
         // -- Hopper kernels: every shape of the tune table
         {"h-full",         SM90, "full",                            140,  256, BF16,  64,  64, 128, 128,  1, 2, 1, BHSD, PLAIN},
         {"h-causal",       SM90, "causal",                          260,  260, HALF, 128, 128, 128, 128,  1, 2, 1, BSHD, GAPS},
@@ -120,14 +121,15 @@ const std::vector<Case> &all_cases()
         {"h-alone",        SM90, "causal & (window(50, 0) | strided(16)); causal & (window(30, 0) | strided(16))",
                                                                     150,  150, HALF, 256, 256, 128,  64,  1, 2, 2, BHSD, NO_LSE, 3},
         // -- heads that share row tiles, row tiles in parts
-        {"h-folded",       SM90, "causal",                            3,  700, BF16,  64,  64,  64,  64,  2, 6, 2, BSHD, BAD_VALUES},
+        {"h-folded",       SM90, "causal",                           18,  700, BF16,  64,  64,  64,  64,  2, 6, 2, BSHD, BAD_VALUES},
         {"h-folded-128",   SM90, "causal & window(700, 0)",          17,  900, HALF, 128, 128, 128, 128,  1, 8, 2, BHSD, NO_LSE | BAD_VALUES},
         {"h-folded-parts", SM90, "full",                              1,  300, HALF,   8,  40,  64,  64,  1,66, 1, BHSD, GAPS},
         {"h-folded-comb",  SM90, "comb(16, 4)",                       5,  900, BF16,  64,  64,  64,  64,  2, 2, 1, BSHD, GAPS, 2},
         {"h-split",        SM90, "window(20) | rows(0, 20) | cols(0, 9)",
                                                                     600,  600, HALF,  64,  72,  64,  64,  1, 1, 1, BHSD, BAD_VALUES},
         {"h-split-256",    SM90, "window(20) | rows(0, 20)",        600,  600, BF16, 256, 256, 128,  64,  1, 1, 1, BHSD, NO_LSE | BAD_VALUES},
-        {"h-split-merge",  SM90, "window(30) | strided(2)",          70, 4400, BF16,   8,   8,  64,  64,  1, 1, 1, BSHD, BAD_VALUES, 3},
+        {"h-split-merge",  SM90, "window(30) | strided(2) | rows(0, 4)",
+                                                                     70, 4400, BF16,   8,   8,  64,  64,  1, 1, 1, BSHD, BAD_VALUES, 3},
     };
     // clang-format on
     return cases;
