@@ -3,7 +3,7 @@
 #   make            shared and static library, build/splatc
 #   make demo       everything on a fresh machine: packages, build, one mask through all stages
 #   make check      everything tests need, then all tests; ends with one line "N passed, M failed"
-#   make check-deep the same attacks for longer: fuzzing, faults, races, valgrind
+#   make check-deep the same attacks for longer: kernels, fuzzing, faults, races, valgrind
 #   make help       the targets and the variables
 #
 # All output goes to $(BUILD), so that one tree may be built in several folders at once. No CUDA header or toolkit is
@@ -259,7 +259,7 @@ check:
 check-deep:
 	@tools/deps.sh --install build tests deep
 	+@$(MAKE) --no-print-directory all tests races
-	@BUILD='$(BUILD)' SPLAT_DEEP=1 tests/run.sh faults pytest races valgrind
+	@BUILD='$(BUILD)' SPLAT_DEEP=1 tests/run.sh machine faults pytest races valgrind
 
 demo:
 	@tools/deps.sh --install build

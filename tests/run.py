@@ -33,7 +33,9 @@ BUILD = pathlib.Path(os.environ.get("BUILD", "build"))
 BUILD = BUILD if BUILD.is_absolute() else ROOT / BUILD
 SANITIZERS = [name for name in os.environ.get("SAN", "").split(",") if name]
 LOGS = BUILD / "test-logs"
-PROGRAM_SECONDS = 900
+DEEP = bool(os.environ.get("SPLAT_DEEP"))
+PROGRAM_SECONDS = 3600 if DEEP else 900
+PYTEST_SECONDS = 10800 if DEEP else 3000
 JOBS = max(1, min(4, os.cpu_count() or 1))
 
 
@@ -139,14 +141,16 @@ def parse_tap(output):
     return passed, skipped, failures, promised
 
 
-def run_unit(program, extra=None):
+def run_unit(program, extra=None, arguments=()):
     begin = time.monotonic()
-    code, output = call([program], f"{program.name}.log", {"CMOCKA_MESSAGE_OUTPUT": "TAP", **(extra or {})})
+    title = " ".join([program.name, *arguments])
+    log = title.replace(" ", "-") + ".log"
+    code, output = call([program, *arguments], log, {"CMOCKA_MESSAGE_OUTPUT": "TAP", **(extra or {})})
     passed, skipped, failures, promised = parse_tap(output)
     reported = passed + skipped + len(failures)
     if promised == 0 or reported != promised or (code != 0 and not failures):
         failures.append((f"{ending(code)} after {reported} of {promised} results", output))
-    return program.name, passed, failures, skipped, time.monotonic() - begin
+    return title, passed, failures, skipped, time.monotonic() - begin
 
 
 def unit_jobs():
@@ -172,9 +176,17 @@ def race_jobs():
     return [(run_race, program) for program in programs] or [(lambda _: ("races", 0, [], 1, 0.0), None)]
 
 
+# Seeds beyond those that the cases are always run with, and longer sequences.
+DEEP_CASES = [["--from", "3", "--seeds", "12"], ["--from", "100", "--seeds", "3", "--longer", "336"]]
+
+
 def machine_jobs():
     programs = [] if SANITIZERS else sorted((ROOT / "tests" / "machine").glob("run_*.cc"))
-    return [(run_unit, BUILD / "tests" / "machine" / source.stem) for source in programs]
+    jobs = [(run_unit, BUILD / "tests" / "machine" / source.stem) for source in programs]
+    if jobs and DEEP:
+        cases = BUILD / "tests" / "machine" / "run_cases"
+        jobs += [(lambda more: run_unit(cases, arguments=more), more) for more in DEEP_CASES]
+    return jobs
 
 
 # ---- pytest ----
@@ -187,7 +199,7 @@ def run_pytest(folder, title=None, extra=None):
     report = LOGS / f"{log}.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", folder]
-    code, output = call(command, f"{log}.log", {"PYTHONDONTWRITEBYTECODE": "1", **(extra or {})}, timeout=3000)
+    code, output = call(command, f"{log}.log", {"PYTHONDONTWRITEBYTECODE": "1", **(extra or {})}, timeout=PYTEST_SECONDS)
     passed = skipped = 0
     failures = []
     if report.exists():

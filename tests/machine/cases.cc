@@ -135,6 +135,17 @@ const std::vector<Case> &all_cases()
     return cases;
 }
 
+Case lengthened(const Case &given, int longer)
+{
+    Case made = given;
+    made.q_len += longer;
+    made.kv_len += longer;
+    const std::string list = "documents(";
+    for (size_t at = made.masks.find(list); longer && at != std::string::npos; at = made.masks.find(list, at + 1))
+        made.masks.insert(at + list.size(), std::to_string(longer) + ", ");
+    return made;
+}
+
 const Case &case_named(const char *name)
 {
     for (const Case &one : all_cases())

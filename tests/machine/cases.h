@@ -1,6 +1,7 @@
 // The cases: which masks, shapes and inputs the kernels are run with.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "splat_internal.h"
@@ -27,7 +28,7 @@ struct Case {
     enum splat_arch arch;
     // One mask, or one for each head, or for each (batch, head), separated by ';'. A pattern expression, or "random
     // P": each pair with a probability of P percent, some rows with nothing.
-    const char *masks;
+    std::string masks;
     int q_len, kv_len;
     enum splat_dtype dtype;
     int head_dim, value_dim;
@@ -39,6 +40,9 @@ struct Case {
 };
 
 const std::vector<Case> &all_cases();
+
+// The case with so many more queries and keys; lists of documents begin with one more.
+Case lengthened(const Case &given, int longer);
 
 // The case of that name; ends the process when there is none.
 const Case &case_named(const char *name);

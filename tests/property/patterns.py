@@ -1,7 +1,15 @@
 """The pattern language in NumPy, written from the table in docs/patterns.md, and a Hypothesis strategy for expressions."""
 
+import os
+
 import numpy as np
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
+
+
+def examples(count):
+    """So many, the same in every run; with SPLAT_DEEP ten times as many, others in every run."""
+    deep = bool(os.environ.get("SPLAT_DEEP"))
+    return settings(max_examples=count * (10 if deep else 1), derandomize=not deep)
 
 
 def grid(q_len, kv_len):

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import splat_bindings as splat
-from patterns import expressions, lengths, masks
+from patterns import examples, expressions, lengths, masks
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(expressions, lengths, lengths, st.sampled_from([splat.BOTTOM_RIGHT, splat.TOP_LEFT]))
 def test_expression_expands_to_its_formula(expression, q_len, kv_len, align):
     want = expression.array(q_len, kv_len, kv_len - q_len if align == splat.BOTTOM_RIGHT else 0)
@@ -18,7 +18,7 @@ def test_expression_expands_to_its_formula(expression, q_len, kv_len, align):
     assert splat.equal(a, splat.acsr(splat.mask_from_array(want.copy())))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(masks())
 def test_every_array_survives(mask):
     a = splat.acsr(splat.mask_from_array(mask))
@@ -27,7 +27,7 @@ def test_every_array_survives(mask):
     assert splat.equal(a, splat.acsr(splat.mask_from_csr(mask)))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(masks(), st.integers(0, 50))
 def test_row_stride_is_honoured(mask, gap):
     wide = np.ones((mask.shape[0], mask.shape[1] + gap), bool)
@@ -35,7 +35,7 @@ def test_row_stride_is_honoured(mask, gap):
     assert np.array_equal(splat.expand(splat.acsr(splat.mask_from_array(wide[:, : mask.shape[1]]))), mask)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(masks(90))
 def test_runs_are_ordered_disjoint_and_maximal(mask):
     for i, runs in enumerate(splat.rows(splat.acsr(splat.mask_from_array(mask)))):
@@ -51,7 +51,7 @@ def test_runs_are_ordered_disjoint_and_maximal(mask):
         assert np.array_equal(columns, mask[i].astype(int))
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.data())
 def test_set_algebra_is_numpy_algebra(data):
     a = data.draw(masks(80))
@@ -68,7 +68,7 @@ def test_set_algebra_is_numpy_algebra(data):
     assert splat.equal(x, splat.complement(splat.complement(x)))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.text(alphabet="causlwindoxrte()~&|-,;= 0123456789_", max_size=40))
 def test_any_text_parses_or_says_where_not(text):
     try:

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import splat_bindings as splat
-from patterns import expressions, masks
+from patterns import examples, expressions, masks
 
 
 def to_bf16(x):
@@ -67,7 +67,7 @@ def ctx():
     return splat.context()
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(problem=problems())
 def test_attention_is_the_reference(ctx, problem):
     mask, make, dtype, q, k, v, scale = problem
@@ -87,7 +87,7 @@ def test_attention_is_the_reference(ctx, problem):
     assert np.all(np.abs(lse[:, :, alive] - want_lse[:, :, alive]) <= score_error + 1e-6 * np.abs(want_lse[:, :, alive]))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(problem=problems(), seed=st.integers(0, 2**32 - 1))
 def test_keys_that_nobody_sees_may_hold_anything(ctx, problem, seed):
     mask, _, dtype, q, k, v, scale = problem
@@ -104,7 +104,7 @@ def test_keys_that_nobody_sees_may_hold_anything(ctx, problem, seed):
         assert x.tobytes() == np.ascontiguousarray(y).tobytes() or np.array_equal(x, y)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(problem=problems())
 def test_expression_bytes_and_threads_give_the_same_bits(ctx, problem):
     mask, make, dtype, q, k, v, scale = problem

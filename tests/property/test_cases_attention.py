@@ -6,10 +6,10 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, given, strategies as st
 
 import splat_bindings as splat
-from patterns import expressions, masks
+from patterns import examples, expressions, masks
 from test_attention_properties import reference
 
 lib = splat.lib
@@ -81,7 +81,7 @@ def agrees(o, lse, want, want_lse, error):
 # ---- Rows with nothing allowed, and shards of keys ----
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(mask=masks(100), seed=st.integers(0, 2**32 - 1))
 def test_shards_of_keys_merge_by_their_lse(ctx, mask, seed):
     """Attention over two sets of keys, merged with the weights that lse gives, is attention over both: also where a
@@ -103,7 +103,7 @@ def test_shards_of_keys_merge_by_their_lse(ctx, mask, seed):
 # ---- What is masked out ----
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(mask=masks(100), seed=st.integers(0, 2**32 - 1))
 def test_poison_reaches_those_alone_who_see_it(ctx, mask, seed):
     """NaN and Inf in some keys and values: rows that see none of them are bit for bit as without, in the same tiles."""
@@ -121,7 +121,7 @@ def test_poison_reaches_those_alone_who_see_it(ctx, mask, seed):
     assert np.array_equal(lse[:, :, clean], after_lse[:, :, clean])
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(mask=masks(140), seed=st.integers(0, 2**32 - 1))
 def test_a_pair_less_leaves_all_other_rows_alone(ctx, mask, seed):
     """Taking one pair away makes its tile a partial one, or adds to what is masked there: other rows of the tile, then
@@ -140,7 +140,7 @@ def test_a_pair_less_leaves_all_other_rows_alone(ctx, mask, seed):
     assert not np.array_equal(lse[:, :, i], after_lse[:, :, i])
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(mask=masks(90), seed=st.integers(0, 2**32 - 1), depth=st.sampled_from([6e4, 1e6, 1e30]))
 def test_scores_far_below_zero_count(ctx, mask, seed, depth):
     """All of a row's scores may lie below any sentinel: softmax is as if they lay around zero."""
@@ -238,7 +238,7 @@ def test_unequal_lengths_and_both_alignments(ctx, q_len, kv_len, align):
 # ---- Every way to walk a mask ----
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(expression=expressions, q_len=st.integers(1, 150), kv_len=st.integers(1, 150), seed=st.integers(0, 2**32 - 1))
 def test_every_layout_is_the_reference(ctx, expression, q_len, kv_len, seed):
     """Views and passes that the mask suggests, the losers too: each gives what the mask says, empty rows included."""

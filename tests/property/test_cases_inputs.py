@@ -9,10 +9,10 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 import splat_bindings as splat
-from patterns import masks
+from patterns import examples, masks
 
 lib = splat.lib
 STAGE_ACSR, STAGE_PLAN = 0, 1
@@ -61,7 +61,7 @@ def dump(mask, stage, **fields):
     return "\n".join(line for line in text.splitlines() if " ms" not in line)  # the time that planning took
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(mask=masks(40))
 def test_every_form_gives_one_acsr_and_one_plan(mask):
     forms = [
@@ -79,7 +79,7 @@ def test_every_form_gives_one_acsr_and_one_plan(mask):
     assert len({dump(form, STAGE_PLAN) for form in forms}) == 1
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     blocks=masks(12),
     rows=st.integers(1, 20),
@@ -95,7 +95,7 @@ def test_blocks_are_what_they_expand_to(blocks, rows, cols, cut):
     assert splat.equal(a, b)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     start=st.integers(0, 40),
     steps=st.lists(st.integers(1, 12), min_size=1, max_size=8),
@@ -136,7 +136,7 @@ def outcome(status):
     return False
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(data=st.data())
 def test_any_options_plan_or_say_why_not(data):
     mask = splat.mask_from_expression("window(9) | strided(8)", 100, 90)
@@ -157,7 +157,7 @@ def test_any_options_plan_or_say_why_not(data):
         assert not plan
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     q_len=numbers,
     kv_len=numbers,
@@ -180,7 +180,7 @@ def test_any_lengths_make_a_mask_or_say_why_not(q_len, kv_len, align, text):
         lib.splat_mask_destroy(mask)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(data=st.data())
 def test_any_arguments_run_or_say_why_not(data):
     """Counts, lengths, strides and pointers that are not the kernel's: refused before anything is touched. What stays
