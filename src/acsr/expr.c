@@ -67,7 +67,7 @@ static int add_node(struct parser *p, struct sp_expr_node node)
         struct sp_expr_node *grown = realloc(expr->nodes, (size_t)capacity * sizeof *grown);
         if (!grown) {
             free(node.args.values);
-            free(node.args.sums);
+            free(node.args.derived);
             return no_memory(p, (size_t)capacity * sizeof *grown);
         }
         expr->nodes = grown;
@@ -236,16 +236,25 @@ static bool parse_arguments(struct parser *p, const struct sp_primitive *primiti
     }
 }
 
-static bool add_up(struct parser *p, struct sp_args *args)
+static int descending(const void *a, const void *b)
 {
-    size_t bytes = (size_t)args->count * sizeof *args->sums;
-    if (args->count == 0)
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+static bool derive(struct parser *p, const struct sp_primitive *primitive, struct sp_args *args)
+{
+    size_t bytes = (size_t)args->count * sizeof *args->derived;
+    if (args->count == 0 || primitive->max_args >= 0)
         return true;
-    if (!(args->sums = malloc(bytes)))
+    if (!(args->derived = malloc(bytes)))
         return no_memory(p, bytes) == 0;
-    uint64_t sum = 0;
-    for (int k = 0; k < args->count; k++)
-        args->sums[k] = (int64_t)(sum += (uint64_t)args->values[k]);
+    memcpy(args->derived, args->values, bytes);
+    if (primitive->max_args == SP_ANY_SORTED)
+        qsort(args->derived, (size_t)args->count, sizeof *args->derived, descending);
+    else
+        for (int k = 1; k < args->count; k++)
+            args->derived[k] = (int64_t)((uint64_t)args->derived[k] + (uint64_t)args->derived[k - 1]);
     return true;
 }
 
@@ -286,11 +295,10 @@ static int parse_primitive(struct parser *p)
         p->at++;
         sound = parse_arguments(p, primitive, &node.args);
     }
-    if (sound && primitive->max_args < 0)
-        sound = add_up(p, &node.args);
+    sound = sound && derive(p, primitive, &node.args);
     if (!sound || !check_arguments(p, name, primitive, &node.args)) {
         free(node.args.values);
-        free(node.args.sums);
+        free(node.args.derived);
         return -1;
     }
     return add_node(p, node);
@@ -401,7 +409,7 @@ void sp_expr_free(struct sp_expr *expr)
         return;
     for (int i = 0; i < expr->count; i++) {
         free(expr->nodes[i].args.values);
-        free(expr->nodes[i].args.sums);
+        free(expr->nodes[i].args.derived);
     }
     free(expr->nodes);
     free(expr->text);

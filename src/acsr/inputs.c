@@ -22,7 +22,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "packing of bits assum
 
 /* A distinct row: `runs` of the pool from `first`, or bits from word `first` when runs is -1. */
 struct row {
-    struct sp_hash hash;
     int64_t first;
     int32_t runs;
 };
@@ -30,16 +29,15 @@ struct row {
 struct rows {
     struct sp_row_source base;
     int64_t q_len, kv_len, words, max_runs;
-    int32_t *of; /* the distinct row of every row */
+    int32_t *of;             /* the distinct row of every row */
+    struct sp_hash_set seen; /* numbers the distinct rows */
     struct row *distinct;
-    int64_t count, capacity;
+    int64_t capacity;
     splat_acsr_run *pool;
     int64_t pool_count, pool_capacity;
     int64_t pool_capacity_words; /* of base.pool: the bits of irregular rows */
-    int32_t *table;              /* open addressing: 1 + distinct row */
-    int64_t table_size;
-    uint64_t *packed; /* the row being read */
-    int32_t *blocks;  /* the row being read, as begin, end pairs, where the input comes so */
+    uint64_t *packed;            /* the row being read */
+    int32_t *blocks;             /* the row being read, as begin, end pairs, where the input comes so */
     bool failed;
 };
 
@@ -60,42 +58,14 @@ static bool reserve(struct rows *r, void **array, int64_t *capacity, int64_t nee
     return true;
 }
 
-static bool grow_table(struct rows *r)
-{
-    int64_t size = r->table_size ? 2 * r->table_size : 1024;
-    int32_t *table = calloc((size_t)size, sizeof *table);
-    if (!table) {
-        r->failed = true;
-        return false;
-    }
-    for (int64_t i = 0; i < r->count; i++) {
-        int64_t at = (int64_t)(r->distinct[i].hash.low & (uint64_t)(size - 1));
-        while (table[at])
-            at = (at + 1) & (size - 1);
-        table[at] = (int32_t)i + 1;
-    }
-    free(r->table);
-    r->table = table;
-    r->table_size = size;
-    return true;
-}
-
 /* Finds the distinct row with this hash, or adds one still to be encoded (*fresh). */
 static int32_t intern(struct rows *r, struct sp_hash hash, bool *fresh)
 {
-    *fresh = false;
-    if (2 * r->count >= r->table_size && !grow_table(r))
-        return 0;
-    int64_t at = (int64_t)(hash.low & (uint64_t)(r->table_size - 1));
-    for (; r->table[at]; at = (at + 1) & (r->table_size - 1))
-        if (sp_hash_equal(r->distinct[r->table[at] - 1].hash, hash))
-            return r->table[at] - 1;
-    if (!reserve(r, (void **)&r->distinct, &r->capacity, r->count + 1, sizeof *r->distinct))
-        return 0;
-    r->distinct[r->count] = (struct row){hash, r->pool_count, 0};
-    r->table[at] = (int32_t)++r->count;
-    *fresh = true;
-    return (int32_t)r->count - 1;
+    int32_t id = sp_hash_set_add(&r->seen, hash, fresh);
+    if (*fresh && reserve(r, (void **)&r->distinct, &r->capacity, r->seen.count, sizeof *r->distinct))
+        r->distinct[id] = (struct row){r->pool_count, 0};
+    r->failed |= id < 0;
+    return id;
 }
 
 /* ---- Encoding: blocks -> canonical runs (the rule of acsr.h, on plain integers) ---- */
@@ -311,7 +281,7 @@ static enum splat_status rows_finish(struct rows *r, enum splat_status status, s
                          (long long)r->kv_len);
     free(r->packed);
     free(r->blocks);
-    free(r->table);
+    sp_hash_set_free(&r->seen);
     if (status == SPLAT_OK)
         status = sp_acsr_build(&r->base, r->q_len, r->kv_len, acsr);
     free(r->of);

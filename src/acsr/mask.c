@@ -30,12 +30,16 @@ static enum splat_status check_common(const void *input, const char *input_name,
     return status != SPLAT_OK ? status : check_length("kv_len", kv_len);
 }
 
-static enum splat_status check_stride(int64_t row_stride, int64_t least)
+/* Of an array of so many rows, whose bytes must be counted by 64 bits. */
+static enum splat_status check_stride(int64_t row_stride, int64_t least, int64_t rows)
 {
-    if (row_stride >= least)
-        return SPLAT_OK;
-    return sp_fail(SPLAT_INVALID, "row_stride is %lld; it must be at least %lld, the bytes of a row",
-                   (long long)row_stride, (long long)least);
+    if (row_stride < least)
+        return sp_fail(SPLAT_INVALID, "row_stride is %lld; it must be at least %lld, the bytes of a row",
+                       (long long)row_stride, (long long)least);
+    if (rows > 1 && row_stride > INT64_MAX / rows)
+        return sp_fail(SPLAT_INVALID, "row_stride is %lld; with %lld rows it must be at most %lld",
+                       (long long)row_stride, (long long)rows, (long long)(INT64_MAX / rows));
+    return SPLAT_OK;
 }
 
 /* ---- Making and dropping ---- */
@@ -133,7 +137,7 @@ enum splat_status splat_mask_from_bytes(const uint8_t *bytes, int64_t q_len, int
     splat_acsr *acsr;
     enum splat_status status = check_common(bytes, "bytes", q_len, kv_len, mask);
     if (status == SPLAT_OK)
-        status = check_stride(row_stride, kv_len);
+        status = check_stride(row_stride, kv_len, q_len);
     if (status == SPLAT_OK)
         status = sp_acsr_from_bytes(bytes, q_len, kv_len, row_stride, &acsr);
     return status == SPLAT_OK ? mask_of_acsr(acsr, mask) : status;
@@ -145,7 +149,7 @@ enum splat_status splat_mask_from_bits(const uint8_t *bits, int64_t q_len, int64
     splat_acsr *acsr;
     enum splat_status status = check_common(bits, "bits", q_len, kv_len, mask);
     if (status == SPLAT_OK)
-        status = check_stride(row_stride, (kv_len + 7) / 8);
+        status = check_stride(row_stride, (kv_len + 7) / 8, q_len);
     if (status == SPLAT_OK)
         status = sp_acsr_from_bits(bits, q_len, kv_len, row_stride, &acsr);
     return status == SPLAT_OK ? mask_of_acsr(acsr, mask) : status;
@@ -161,7 +165,8 @@ enum splat_status splat_mask_from_blocks(const uint8_t *blocks, int64_t q_len, i
     if (status == SPLAT_OK)
         status = check_length("block_cols", block_cols);
     if (status == SPLAT_OK)
-        status = check_stride(row_stride, (kv_len + block_cols - 1) / block_cols);
+        status =
+            check_stride(row_stride, (kv_len + block_cols - 1) / block_cols, (q_len + block_rows - 1) / block_rows);
     if (status == SPLAT_OK)
         status = sp_acsr_from_blocks(blocks, q_len, kv_len, block_rows, block_cols, row_stride, &acsr);
     return status == SPLAT_OK ? mask_of_acsr(acsr, mask) : status;
@@ -217,6 +222,23 @@ static enum splat_status check_map(splat_mask *const *masks, int64_t batch, int6
     return SPLAT_OK;
 }
 
+/* Fills map->map, and map->entries with the distinct masks in the order of their first appearance. */
+static bool find_distinct(splat_mask *map, splat_mask *const *masks, int64_t count)
+{
+    struct sp_hash_set seen = {0};
+    bool fresh, sound = true;
+    for (int64_t n = 0; n < count && sound; n++) {
+        map->map[n] = sp_hash_set_add(&seen, masks[n]->key, &fresh);
+        sound = map->map[n] >= 0;
+        if (fresh) {
+            __atomic_add_fetch(&masks[n]->refs, 1, __ATOMIC_RELAXED);
+            map->entries[map->entry_count++] = masks[n];
+        }
+    }
+    sp_hash_set_free(&seen);
+    return sound;
+}
+
 enum splat_status splat_mask_map(splat_mask *const *masks, int64_t batch, int64_t heads, splat_mask **out)
 {
     enum splat_status status = check_map(masks, batch, heads, out);
@@ -231,22 +253,13 @@ enum splat_status splat_mask_map(splat_mask *const *masks, int64_t batch, int64_
         map->batch = batch;
         map->heads = heads;
     }
-    if (!map || !keys || !map->entries || !map->map) {
+    if (!map || !keys || !map->entries || !map->map || !find_distinct(map, masks, count)) {
         splat_mask_destroy(map);
         free(keys);
         return sp_no_memory("a mask map", (size_t)count * sizeof *keys);
     }
-    for (int64_t n = 0; n < count; n++) {
-        int64_t e = 0;
-        while (e < map->entry_count && !sp_hash_equal(map->entries[e]->key, masks[n]->key))
-            e++;
-        if (e == map->entry_count) {
-            __atomic_add_fetch(&masks[n]->refs, 1, __ATOMIC_RELAXED);
-            map->entries[map->entry_count++] = masks[n];
-        }
-        map->map[n] = (int32_t)e;
+    for (int64_t n = 0; n < count; n++)
         keys[n] = masks[n]->key;
-    }
     keys[count] = (struct sp_hash){(uint64_t)batch, (uint64_t)heads};
     keys[count + 1] = (struct sp_hash){SP_MASK_MAP, 0};
     map->key = sp_hash_bytes(keys, (size_t)(count + 2) * sizeof *keys);

@@ -124,12 +124,11 @@ static bool diagonals_check(const struct sp_args *args, const struct sp_shape *s
     for (int i = 0; i < args->count; i++) {
         if (!in_range("d", args->values[i], -SPLAT_MAX_LEN, SPLAT_MAX_LEN, message))
             return false;
-        for (int k = 0; k < i; k++)
-            if (args->values[k] == args->values[i]) {
-                snprintf(message, 200, "d is %lld twice; every diagonal may be named once",
-                         (long long)args->values[i]);
-                return false;
-            }
+        if (i > 0 && args->derived[i] == args->derived[i - 1]) {
+            snprintf(message, 200, "d is %lld twice; every diagonal may be named once",
+                     (long long)args->derived[i]);
+            return false;
+        }
     }
     return true;
 }
@@ -140,26 +139,10 @@ static void push_diagonal(struct sp_row_eval *eval, struct sp_runs *out, int64_t
     sp_push_span(eval, out, j, sp_addc(j, 1));
 }
 
-static int descending(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x < y) - (x > y);
-}
-
 static void diagonals_row(struct sp_row_eval *eval, const struct sp_args *args, struct sp_runs *out)
 {
-    int64_t few[64], *sorted = few;
-    size_t bytes = (size_t)args->count * sizeof *sorted;
-    if (args->count > 64 && !(sorted = malloc(bytes))) {
-        eval->failed = true;
-        return;
-    }
-    memcpy(sorted, args->values, bytes);
-    qsort(sorted, (size_t)args->count, sizeof *sorted, descending);
     for (int i = 0; i < args->count; i++)
-        push_diagonal(eval, out, sorted[i]);
-    if (sorted != few)
-        free(sorted);
+        push_diagonal(eval, out, args->derived[i]);
 }
 
 static void logsparse_row(struct sp_row_eval *eval, const struct sp_args *args, struct sp_runs *out)
@@ -219,14 +202,14 @@ static void documents_row(struct sp_row_eval *eval, const struct sp_args *args, 
     int low = 0, high = args->count - 1; /* the first document that ends after the row */
     while (low < high) {
         int middle = (low + high) / 2;
-        if (args->sums[middle] > eval->row)
+        if (args->derived[middle] > eval->row)
             high = middle;
         else
             low = middle + 1;
     }
-    struct sp_aff end = sp_const(args->sums[low]);
+    struct sp_aff end = sp_const(args->derived[low]);
     if (sp_lt(eval, sp_row_index(eval), end)) /* rows stay in the document as long as this holds */
-        sp_push_span(eval, out, sp_const(args->sums[low] - args->values[low]), end);
+        sp_push_span(eval, out, sp_const(args->derived[low] - args->values[low]), end);
 }
 
 static uint64_t splitmix(uint64_t *state)
@@ -487,11 +470,12 @@ const struct sp_primitive sp_primitives[] = {
     {"swin", "swin(W, m, shift)", "same m x m window of the W-wide grid after rolling by shift, and same region", 3,
      3, false, swin_check, swin_row},
     {"axial", "axial(W)", "i/W == j/W or i mod W == j mod W", 1, 1, false, positive_check, axial_row},
-    {"documents", "documents(n1, n2, ...)", "i and j in the same document", 1, -1, false, documents_check,
-     documents_row},
+    {"documents", "documents(n1, n2, ...)", "i and j in the same document", 1, SP_ANY_SUMMED, false,
+     documents_check, documents_row},
     {"random_blocks", "random_blocks(b, r, seed)",
      "for each block row, r distinct block columns of a fixed generator", 3, 3, false, random_check, random_row},
-    {"diagonals", "diagonals(d1, d2, ...)", "i-j is one of the list", 1, -1, false, diagonals_check, diagonals_row},
+    {"diagonals", "diagonals(d1, d2, ...)", "i-j is one of the list", 1, SP_ANY_SORTED, false, diagonals_check,
+     diagonals_row},
     {"logsparse", "logsparse", "i-j is 0 or a power of two", 0, 0, false, no_check, logsparse_row},
     {"butterfly", "butterfly(b)", "blocks I == J or I xor J a power of two", 1, 1, false, positive_check,
      butterfly_row},

@@ -8,10 +8,16 @@
 /* Arguments as written: numbers in order, where a ';' stood, and the named ones (0 when absent). */
 struct sp_args {
     int64_t *values;
-    int64_t *sums; /* sums[k] = values[0] + ... + values[k], for patterns of any number of values; else NULL */
+    int64_t *derived; /* of as many numbers: see SP_ANY_*; else NULL */
     int count;
     int split; /* index of the first value after ';', or 0 */
     int64_t dilation, stride;
+};
+
+/* max_args of patterns that take any number of values, and what is derived from those. */
+enum {
+    SP_ANY_SUMMED = -1, /* derived[k] = values[0] + ... + values[k] */
+    SP_ANY_SORTED = -2  /* the values in descending order */
 };
 
 /* Lengths an argument check may need. */
@@ -23,7 +29,7 @@ struct sp_primitive {
     const char *name;
     const char *usage;      /* "window(l, r)" */
     const char *formula;    /* "-l <= j-i-off <= r" */
-    int min_args, max_args; /* values; max_args -1 = any number */
+    int min_args, max_args; /* values; max_args below 0 = any number */
     bool named;             /* takes dilation= and stride= */
     /* Checks arguments; on failure writes one clause ("r is -3; it must be from 0 to 1073741824") to message. */
     bool (*check)(const struct sp_args *args, const struct sp_shape *shape, char message[200]);

@@ -26,6 +26,16 @@ enum splat_status sp_no_memory(const char *what, size_t bytes)
     return sp_fail(SPLAT_NO_MEMORY, "no memory for %s: %zu bytes were asked for", what, bytes);
 }
 
+enum splat_status sp_check_struct_size(const char *name, const char *init, size_t given, size_t wanted)
+{
+    if (given == wanted)
+        return SPLAT_OK;
+    return sp_fail(SPLAT_INVALID,
+                   "%s.struct_size is %zu; it must be %zu: call %s first, and build against the header of this "
+                   "library (%s)",
+                   name, given, wanted, init, SPLAT_VERSION);
+}
+
 const char *splat_last_error(void)
 {
     return sentence;

@@ -11,6 +11,10 @@ enum splat_status sp_fail(enum splat_status status, const char *format, ...) __a
 /* sp_fail for a failed allocation of `bytes`; `what` names the thing that did not fit. */
 enum splat_status sp_no_memory(const char *what, size_t bytes);
 
+/* Whether a caller's struct has the size of this library's, which its _init function sets: `name` is the argument.
+ */
+enum splat_status sp_check_struct_size(const char *name, const char *init, size_t given, size_t wanted);
+
 /* The static analyser sees one file at a time and would follow paths on which a failure is SPLAT_OK. */
 #ifdef __clang_analyzer__
 #define sp_fail(status, ...)      ((void)sp_fail((status), __VA_ARGS__), (status))

@@ -248,6 +248,27 @@ static void maps_keep_nearly_equal_masks_apart(void **state)
     dense_free(&dense);
 }
 
+/* As many as a quadratic search would take minutes for. */
+static void maps_hold_many_masks(void **state)
+{
+    (void)state;
+    enum { COUNT = 300000 };
+    splat_mask **masks = need(COUNT * sizeof *masks), *map = NULL;
+    for (int k = 0; k < COUNT; k++) {
+        char text[40];
+        snprintf(text, sizeof text, "cols(0, %d)", k % (COUNT / 2));
+        masks[k] = mask_of(text, 8, 8, SPLAT_ALIGN_BOTTOM_RIGHT);
+    }
+    OK(splat_mask_map(masks, 3, COUNT / 3, &map));
+    assert_int_equal(sp_mask_count(map), COUNT / 2);
+    for (int k = 0; k < COUNT; k++)
+        assert_int_equal(map->map[k], k % (COUNT / 2));
+    for (int k = 0; k < COUNT; k++)
+        splat_mask_destroy(masks[k]);
+    splat_mask_destroy(map);
+    free(masks);
+}
+
 static void maps_refuse_what_they_cannot_hold(void **state)
 {
     (void)state;
@@ -309,6 +330,16 @@ static void strides_blocks_and_pointers_are_checked(void **state)
     REFUSED(splat_mask_from_blocks(bytes, 4, 8, 2, 3, 2, &mask), SPLAT_INVALID, "row_stride", "2", "3");
     REFUSED(splat_mask_from_blocks(bytes, 4, 8, 0, 3, 3, &mask), SPLAT_INVALID, "block_rows", "0");
     REFUSED(splat_mask_from_blocks(bytes, 4, 8, 2, -3, 3, &mask), SPLAT_INVALID, "block_cols", "-3");
+    /* row_stride * rows beyond 2^63; one row has no stride */
+    REFUSED(splat_mask_from_bytes(bytes, 4, 8, INT64_MAX / 2, &mask), SPLAT_INVALID, "row_stride",
+            "4611686018427387903", "4 rows", "2305843009213693951");
+    REFUSED(splat_mask_from_bits(bytes, 2, 8, INT64_MAX, &mask), SPLAT_INVALID, "row_stride", "2 rows");
+    REFUSED(splat_mask_from_blocks(bytes, 9, 8, 4, 8, INT64_MAX / 2, &mask), SPLAT_INVALID, "row_stride", "3 rows");
+    OK(splat_mask_from_blocks(bytes, 4, 8, 4, 8, INT64_MAX, &mask));
+    splat_mask_destroy(mask);
+    OK(splat_mask_from_bits(bytes, 1, 8, INT64_MAX, &mask));
+    splat_mask_destroy(mask);
+    mask = NULL;
     REFUSED(splat_mask_from_bytes(NULL, 4, 8, 8, &mask), SPLAT_INVALID, "bytes");
     REFUSED(splat_mask_from_bits(NULL, 4, 8, 1, &mask), SPLAT_INVALID, "bits");
     REFUSED(splat_mask_from_blocks(NULL, 4, 8, 1, 1, 8, &mask), SPLAT_INVALID, "blocks");
@@ -356,6 +387,7 @@ int main(void)
         cmocka_unit_test(random_blocks_draws_distinct_columns),
         cmocka_unit_test(maps_merge_equal_masks),
         cmocka_unit_test(maps_keep_nearly_equal_masks_apart),
+        cmocka_unit_test(maps_hold_many_masks),
         cmocka_unit_test(maps_refuse_what_they_cannot_hold),
         cmocka_unit_test(lengths_are_checked_by_every_form),
         cmocka_unit_test(strides_blocks_and_pointers_are_checked),

@@ -19,6 +19,28 @@ static void refuse(const char *text, int column, const char *word1, const char *
     check_refused(text, parse(text), SPLAT_INVALID, place, word1, word2, (const char *)NULL);
 }
 
+/* As many as a quadratic check would take minutes for. */
+static void long_lists_are_checked(void **state)
+{
+    (void)state;
+    enum { COUNT = 400000 };
+    char *text = need(12 * COUNT);
+    for (int again = 0; again < 2; again++) {
+        size_t size = (size_t)sprintf(text, "diagonals(");
+        for (int k = 0; k < COUNT; k++)
+            size += (size_t)sprintf(text + size, "%d, ", k % 2 ? k : -k);
+        sprintf(text + size, "%d)", again ? 77 : COUNT);
+        if (again) {
+            refuse(text, 1, "d is 77", "twice");
+        } else {
+            splat_mask *mask = NULL;
+            OK(splat_mask_from_expression(text, 64, 64, SPLAT_ALIGN_BOTTOM_RIGHT, &mask));
+            splat_mask_destroy(mask);
+        }
+    }
+    free(text);
+}
+
 static void unknown_names_get_the_nearest(void **state)
 {
     (void)state;
@@ -234,6 +256,7 @@ static void help_lists_every_primitive(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(long_lists_are_checked),
         cmocka_unit_test(unknown_names_get_the_nearest),
         cmocka_unit_test(refusals_say_found_and_expected),
         cmocka_unit_test(wrong_counts_of_arguments),
