@@ -24,7 +24,7 @@
  *             both from 0. q_len and kv_len are at most SPLAT_MAX_LEN.
  *   Threads.  A context may be used by any number of threads at once. Masks, ACSRs, plans and kernels are
  *             immutable once made and may be shared; destroy each once, after its last use.
- *   Growth.   Option structs begin with struct_size, set by their _init function. Always call it.
+ *   Growth.   Option structs begin with struct_size, set by their _init function. Always call it: another size is refused.
  */
 #ifndef SPLAT_H
 #define SPLAT_H

@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "errors.md"
 
 AREAS = {
+    "common": "structs that callers fill",
     "cli": "the tool",
     "acsr": "masks, patterns and ACSRs",
     "analysis": "options and plans",
@@ -93,7 +94,11 @@ def collect():
     memory, log = set(), collections.defaultdict(set)
     for path in sorted((ROOT / "src").glob("*/*.c")):
         text, area = without_comments(path.read_text()), path.parent.name
-        if area == "common":
+        if area == "common":  # what it defines is no sentence; that of sp_no_memory has a chapter of its own
+            found = [(status, literal(form)) for status, form, *_ in calls("sp_fail", text) if literal(form)]
+            for status, sentence in found:
+                if status != "SPLAT_NO_MEMORY":
+                    sentences[status][area].add(shown(sentence))
             continue
         for status, form, *_ in calls("sp_fail", text):
             found = literal(form)

@@ -60,13 +60,10 @@ enum splat_status sp_options_check(const splat_options *options)
 {
     if (!options)
         return sp_fail(SPLAT_INVALID, "options is null");
-    if (options->struct_size != sizeof *options)
-        return sp_fail(
-            SPLAT_INVALID,
-            "options->struct_size is %zu; it must be %zu: call splat_options_init first, and build against "
-            "the header of this library (%s)",
-            options->struct_size, sizeof *options, SPLAT_VERSION);
-    enum splat_status status = check_dim("head_dim", options->head_dim);
+    enum splat_status status =
+        sp_check_struct_size("options", "splat_options_init", options->struct_size, sizeof *options);
+    if (status == SPLAT_OK)
+        status = check_dim("head_dim", options->head_dim);
     if (status == SPLAT_OK && options->value_dim != 0)
         status = check_dim("value_dim", options->value_dim);
     if (status == SPLAT_OK)

@@ -27,17 +27,6 @@ static double now_ms(void)
 
 /* ---- The distinct masks ---- */
 
-/* The number of the mask equal to `acsr`, added when it is new. */
-static int64_t distinct_number(struct sp_mask_set *set, splat_acsr *acsr)
-{
-    for (int64_t k = 0; k < set->count; k++)
-        if (set->acsr[k] == acsr ||
-            (sp_hash_equal(set->acsr[k]->hash, acsr->hash) && splat_acsr_equal(set->acsr[k], acsr)))
-            return k;
-    set->acsr[set->count] = acsr;
-    return set->count++;
-}
-
 /* Fills plan->map from the mask's map through `number`, and counts the uses of each distinct mask. */
 static enum splat_status fill_map(const splat_mask *mask, const splat_options *options, const int64_t *number,
                                   struct sp_mask_set *set, struct splat_plan *plan)
@@ -47,6 +36,8 @@ static enum splat_status fill_map(const splat_mask *mask, const splat_options *o
     int64_t scale = (batch > 1 ? 1 : options->batch) * (heads > 1 ? 1 : set->heads);
     for (int64_t e = 0; e < batch * heads; e++)
         set->uses[mask->kind == SP_MASK_MAP ? number[mask->map[e]] : 0] += scale;
+    plan->map_batch = batch;
+    plan->map_heads = heads;
     if (set->count == 1)
         return SPLAT_OK;
     size_t bytes = (size_t)(batch * heads) * sizeof *plan->map;
@@ -55,8 +46,6 @@ static enum splat_status fill_map(const splat_mask *mask, const splat_options *o
         return sp_no_memory("the plan's mask map", bytes);
     for (int64_t e = 0; e < batch * heads; e++)
         plan->map[e] = (int32_t)number[mask->map[e]];
-    plan->map_batch = batch;
-    plan->map_heads = heads;
     return SPLAT_OK;
 }
 
@@ -73,13 +62,18 @@ static enum splat_status gather_masks(const splat_mask *mask, const splat_option
         free(number);
         return sp_no_memory("the plan's masks", bytes);
     }
+    struct sp_hash_set seen = {0};
     enum splat_status status = SPLAT_OK;
     for (int64_t k = 0; k < count && status == SPLAT_OK; k++) {
         splat_acsr *acsr = NULL;
+        bool fresh = false;
         status = sp_mask_acsr(mask, k, &acsr);
-        if (status == SPLAT_OK)
-            number[k] = distinct_number(set, acsr);
+        if (status == SPLAT_OK && (number[k] = sp_hash_set_add(&seen, acsr->hash, &fresh)) < 0)
+            status = sp_no_memory("the plan's masks", bytes);
+        if (fresh)
+            set->acsr[set->count++] = acsr;
     }
+    sp_hash_set_free(&seen);
     if (status == SPLAT_OK)
         status = fill_map(mask, options, number, set, plan);
     free(number);
@@ -289,9 +283,10 @@ enum splat_status splat_plan_get_info(const splat_plan *plan, splat_plan_info *i
 {
     if (!plan || !info)
         return sp_fail(SPLAT_INVALID, "%s is null", plan ? "info" : "plan");
-    if (info->struct_size != sizeof *info)
-        return sp_fail(SPLAT_INVALID, "info->struct_size is %zu; it must be %zu: call splat_plan_info_init first",
-                       info->struct_size, sizeof *info);
+    enum splat_status status =
+        sp_check_struct_size("info", "splat_plan_info_init", info->struct_size, sizeof *info);
+    if (status != SPLAT_OK)
+        return status;
     double cells = (double)plan->mask_count * (double)plan->q_len * (double)plan->kv_len;
     int64_t computed = (plan->full_tiles + plan->partial_tiles) *
                        ((int64_t)plan->tile_rows * (int64_t)plan->tile_cols) / plan->fold;

@@ -124,7 +124,7 @@ struct splat_plan {
     int64_t split_count, slot_count; /* slot_count: the most of a launch */
     int32_t fold; /* query heads of a group that share a row tile (fold.h): row r is query r / fold; 1: none */
     int32_t *map; /* batch*heads entries: distinct mask of each (batch, head); NULL when mask_count is 1 */
-    int64_t map_batch, map_heads;
+    int64_t map_batch, map_heads; /* of a map, also where its masks are all equal; else 1, 1 */
     int64_t allowed_pairs, full_tiles, partial_tiles, families;
     double plan_ms, predicted_us;
     struct sp_candidate *candidates; /* ascending predicted time */

@@ -2,7 +2,6 @@
 #include "runtime/context.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "common/error.h"
@@ -13,15 +12,6 @@ double sp_now_ms(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
-}
-
-enum splat_status sp_copy_struct(const char *name, void *to, size_t full, const void *from, size_t given)
-{
-    if (given < sizeof(size_t) || given > 4096)
-        return sp_fail(SPLAT_INVALID, "%s.struct_size is %zu; call %s_init first, which sets it to %zu", name,
-                       given, name, full);
-    memcpy(to, from, given < full ? given : full);
-    return SPLAT_OK;
 }
 
 void splat_context_options_init(splat_context_options *options)
@@ -72,7 +62,9 @@ enum splat_status splat_context_create(const splat_context_options *options, spl
     splat_context_options_init(&full);
     enum splat_status status = SPLAT_OK;
     if (options)
-        status = sp_copy_struct("splat_context_options", &full, sizeof full, options, options->struct_size);
+        status = sp_check_struct_size("options", "splat_context_options_init", options->struct_size, sizeof full);
+    if (options && status == SPLAT_OK)
+        full = *options;
     if (status == SPLAT_OK && (full.threads < 0 || full.threads > 4096))
         status = sp_fail(SPLAT_INVALID, "threads is %d; it must be from 0 to 4096", full.threads);
     if (status != SPLAT_OK)
@@ -112,11 +104,7 @@ static enum splat_status check_cache_call(const splat_context *context, const sp
 {
     if (!context || !info)
         return sp_fail(SPLAT_INVALID, "%s is null", context ? "info" : "context");
-    if (info->struct_size != sizeof *info)
-        return sp_fail(SPLAT_INVALID,
-                       "info.struct_size is %zu; call splat_cache_info_init first, which sets it to %zu",
-                       info->struct_size, sizeof *info);
-    return SPLAT_OK;
+    return sp_check_struct_size("info", "splat_cache_info_init", info->struct_size, sizeof *info);
 }
 
 enum splat_status splat_cache_stat(splat_context *context, splat_cache_info *info)

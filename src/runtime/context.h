@@ -43,8 +43,4 @@ enum splat_status sp_registry_image(splat_context *context, const struct sp_sour
 /* Monotonic clock in milliseconds. */
 double sp_now_ms(void);
 
-/* Copies a caller's struct of `given` bytes (its struct_size) over defaults; fields beyond it keep their default.
- * SPLAT_INVALID when the size is impossible. */
-enum splat_status sp_copy_struct(const char *name, void *to, size_t full, const void *from, size_t given);
-
 #endif

@@ -13,15 +13,10 @@
 
 enum splat_status sp_options_resolve(const splat_options *options, splat_options *full)
 {
-    if (!options)
-        return sp_fail(SPLAT_INVALID, "options is null");
-    splat_options_init(full);
-    enum splat_status status = sp_copy_struct("splat_options", full, sizeof *full, options, options->struct_size);
-    full->struct_size = sizeof *full;
-    if (status == SPLAT_OK)
-        status = sp_options_check(full);
+    enum splat_status status = sp_options_check(options);
     if (status != SPLAT_OK)
         return status;
+    *full = *options;
     if (full->value_dim == 0)
         full->value_dim = full->head_dim;
     if (full->kv_heads == 0)
@@ -480,11 +475,7 @@ static enum splat_status check_info(const void *subject, const char *name, const
 {
     if (!subject || !info)
         return sp_fail(SPLAT_INVALID, "%s is null", subject ? "info" : name);
-    if (info->struct_size != sizeof *info)
-        return sp_fail(SPLAT_INVALID,
-                       "info.struct_size is %zu; call splat_compile_info_init first, which sets it to %zu",
-                       info->struct_size, sizeof *info);
-    return SPLAT_OK;
+    return sp_check_struct_size("info", "splat_compile_info_init", info->struct_size, sizeof *info);
 }
 
 enum splat_status splat_compile_to_cache(splat_context *context, const splat_mask *mask,

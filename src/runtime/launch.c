@@ -68,8 +68,8 @@ static enum splat_status check_counts(const splat_kernel *kernel, const splat_at
             "q_len x kv_len is %lld x %lld; the kernel was compiled for a mask of %lld x %lld (compile the "
             "mask at the new length; code of the same tile shape is reused)",
             (long long)args->q_len, (long long)args->kv_len, (long long)plan->q_len, (long long)plan->kv_len);
-    if (plan->map && ((plan->map_batch != 1 && plan->map_batch != args->batch) ||
-                      (plan->map_heads != 1 && plan->map_heads != args->heads)))
+    if ((plan->map_batch != 1 && plan->map_batch != args->batch) ||
+        (plan->map_heads != 1 && plan->map_heads != args->heads))
         return sp_fail(
             SPLAT_INVALID, "batch x heads is %lld x %lld; the mask map has %lld x %lld (1 serves any number)",
             (long long)args->batch, (long long)args->heads, (long long)plan->map_batch, (long long)plan->map_heads);
@@ -456,17 +456,16 @@ enum splat_status splat_run(const splat_kernel *kernel, const splat_attention_ar
 {
     if (!kernel || !given)
         return sp_fail(SPLAT_INVALID, "%s is null", kernel ? "args" : "kernel");
-    splat_attention_args args;
-    splat_attention_args_init(&args);
     enum splat_status status =
-        sp_copy_struct("splat_attention_args", &args, sizeof args, given, given->struct_size);
-    args.struct_size = sizeof args;
+        sp_check_struct_size("args", "splat_attention_args_init", given->struct_size, sizeof *given);
+    if (status != SPLAT_OK)
+        return status;
+    splat_attention_args args = *given;
     if (args.kv_heads == 0)
         args.kv_heads = args.heads;
     if (args.scale == 0.0f)
         args.scale = 1.0f / sqrtf((float)kernel->options.head_dim);
-    if (status == SPLAT_OK)
-        status = check_counts(kernel, &args);
+    status = check_counts(kernel, &args);
     if (status == SPLAT_OK)
         status = check_tensors(kernel, &args);
     if (status == SPLAT_OK)

@@ -137,6 +137,13 @@ static void other_lengths_need_another_kernel(void **state)
     problem_poison(&bench->problem);
 }
 
+static int refuse_text(const char *text, size_t size, void *user)
+{
+    (void)text, (void)size, (void)user;
+    fail_msg("text was written");
+    return 1;
+}
+
 static void maps_fix_batch_and_heads(void **state)
 {
     struct bench *bench = *state;
@@ -158,6 +165,67 @@ static void maps_fix_batch_and_heads(void **state)
     splat_kernel_destroy(kernel);
     splat_mask_destroy(map);
     splat_mask_destroy(other);
+
+    /* also where the masks of the map are all equal */
+    for (int k = 0; k < 8; k++)
+        masks[k] = bench->mask;
+    OK(splat_mask_map(masks, 2, 4, &map));
+    OK(splat_compile(bench->context, map, &options, &kernel));
+    args = problem_args(&bench->problem);
+    OK(splat_run(kernel, &args, NULL));
+    problem_poison(&bench->problem);
+    args.heads = 2;
+    REFUSED(splat_run(kernel, &args, NULL), SPLAT_INVALID, "heads", "2", "4");
+    untouched(&bench->problem);
+    splat_kernel_destroy(kernel);
+    splat_mask_destroy(map);
+}
+
+/* One rule for every struct: a size that this library's _init functions do not set is refused. */
+static void struct_sizes_must_be_the_librarys(void **state)
+{
+    struct bench *bench = *state;
+    const int off[] = {-8, 8, 4096};
+    for (int k = 0; k < 3; k++) {
+        splat_kernel *kernel = NULL;
+        splat_plan *plan = NULL;
+        splat_context *context = NULL;
+        splat_options options = problem_options(&bench->problem);
+        splat_context_options context_options;
+        splat_plan_info plan_info;
+        splat_compile_info compile_info;
+        splat_cache_info cache_info;
+        splat_attention_args args = problem_args(&bench->problem);
+        splat_context_options_init(&context_options);
+        splat_plan_info_init(&plan_info);
+        splat_compile_info_init(&compile_info);
+        splat_cache_info_init(&cache_info);
+#define OFF(what, init, call)                                                                                      \
+    do {                                                                                                           \
+        (what).struct_size += (size_t)off[k];                                                                      \
+        REFUSED(call, SPLAT_INVALID, "struct_size", init, SPLAT_VERSION);                                          \
+        (what).struct_size -= (size_t)off[k];                                                                      \
+    } while (0)
+        OFF(options, "splat_options_init", splat_plan_create(bench->mask, &options, &plan));
+        OFF(options, "splat_options_init", splat_compile(bench->context, bench->mask, &options, &kernel));
+        OFF(options, "splat_options_init",
+            splat_compile_to_cache(bench->context, bench->mask, &options, &compile_info));
+        OFF(options, "splat_options_init", splat_dump(bench->mask, &options, SPLAT_STAGE_PLAN, refuse_text, NULL));
+        OFF(compile_info, "splat_compile_info_init",
+            splat_compile_to_cache(bench->context, bench->mask, &options, &compile_info));
+        OFF(compile_info, "splat_compile_info_init", splat_kernel_get_info(bench->kernel, &compile_info));
+        OFF(plan_info, "splat_plan_info_init", splat_plan_get_info(splat_kernel_plan(bench->kernel), &plan_info));
+        OFF(cache_info, "splat_cache_info_init", splat_cache_stat(bench->context, &cache_info));
+        OFF(cache_info, "splat_cache_info_init", splat_cache_clear(bench->context, &cache_info));
+        OFF(context_options, "splat_context_options_init", splat_context_create(&context_options, &context));
+        problem_poison(&bench->problem);
+        OFF(args, "splat_attention_args_init", splat_run(bench->kernel, &args, NULL));
+#undef OFF
+        untouched(&bench->problem);
+        assert_null(kernel);
+        assert_null(plan);
+        assert_null(context);
+    }
 }
 
 static void compile_checks_its_arguments(void **state)
@@ -316,6 +384,7 @@ int main(void)
         cmocka_unit_test(scales_are_checked),
         cmocka_unit_test(other_lengths_need_another_kernel),
         cmocka_unit_test(maps_fix_batch_and_heads),
+        cmocka_unit_test(struct_sizes_must_be_the_librarys),
         cmocka_unit_test(compile_checks_its_arguments),
         cmocka_unit_test(fp32_on_the_gpu_is_refused),
         cmocka_unit_test(a_machine_without_a_gpu_says_so),
