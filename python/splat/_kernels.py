@@ -164,7 +164,7 @@ def check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], nam
     """ValueError unless q, k and v, as [batch, heads, length, dim], fit each other."""
     for name, shape in zip(names, (q, k, v)):
         if len(shape) != 4:
-            raise ValueError(f"{name} has {len(shape)} axes; it must have 4, {axes}")
+            raise ValueError(f"{name} has {len(shape)} {'axis' if len(shape) == 1 else 'axes'}; it must have 4, {axes}")
         if 0 in shape:
             raise ValueError(f"{name} has shape {tuple(shape)}; no axis may be empty")
     qn, kn, vn = names

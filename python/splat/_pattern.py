@@ -590,7 +590,7 @@ def pattern_help() -> str:
 def _bool_array(name: str, array: Any, dims: Iterable[int]) -> np.ndarray:
     array = np.asarray(array)
     if array.ndim not in dims:
-        raise ValueError(f"{name} has {array.ndim} axes; it must have {' or '.join(map(str, dims))}")
+        raise ValueError(f"{name} has {array.ndim} {'axis' if array.ndim == 1 else 'axes'}; it must have {' or '.join(map(str, dims))}")
     if array.dtype != np.bool_ and array.dtype.kind not in "iu":
         raise ValueError(f"{name} has dtype {array.dtype}; it must be bool, or integers of which 0 means not allowed")
     return array.astype(np.bool_, copy=False)

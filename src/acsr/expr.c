@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "common/error.h"
+#include "common/strbuf.h"
 
 #define MAX_DEPTH 200
 
@@ -264,9 +265,9 @@ static bool check_arguments(struct parser *p, const char *name, const struct sp_
     char message[200];
     if (args->count < primitive->min_args || (primitive->max_args >= 0 && args->count > primitive->max_args)) {
         if (p->status == SPLAT_OK)
-            p->status = sp_fail(SPLAT_INVALID, "pattern, column %d: '%s' has %d argument%s; it is written %s",
-                                column(p, name), primitive->name, args->count, args->count == 1 ? "" : "s",
-                                primitive->usage);
+            p->status =
+                sp_fail(SPLAT_INVALID, "pattern, column %d: '%s' has %d argument%s; it is written %s",
+                        column(p, name), primitive->name, args->count, sp_plural(args->count), primitive->usage);
         return false;
     }
     if (primitive->check(args, &p->shape, message))

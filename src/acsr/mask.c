@@ -178,8 +178,8 @@ enum splat_status splat_mask_from_csr(const int64_t *indptr, const int64_t *indi
     splat_acsr *acsr;
     enum splat_status status = check_common(indptr, "indptr", q_len, kv_len, mask);
     if (status == SPLAT_OK && !indices && indptr[q_len] != 0)
-        status =
-            sp_fail(SPLAT_INVALID, "indices is null, but indptr counts %lld columns", (long long)indptr[q_len]);
+        status = sp_fail(SPLAT_INVALID, "indices is null, but indptr counts %lld column%s",
+                         (long long)indptr[q_len], sp_plural(indptr[q_len]));
     if (status == SPLAT_OK)
         status = sp_acsr_from_csr(indptr, indices, q_len, kv_len, &acsr);
     return status == SPLAT_OK ? mask_of_acsr(acsr, mask) : status;

@@ -22,7 +22,7 @@ static void print_family(const splat_acsr *acsr, const struct sp_family *family,
         sp_strbuf_puts(out, ": irregular, kept as bits\n");
         return;
     }
-    sp_strbuf_printf(out, ": %d run%s\n", family->run_count, family->run_count == 1 ? "" : "s");
+    sp_strbuf_printf(out, ": %d run%s\n", family->run_count, sp_plural(family->run_count));
     for (int32_t k = 0; k < family->run_count; k++) {
         const struct sp_run_template *run = &acsr->templates[family->first + (uint64_t)k];
         if (k == SHOWN_RUNS && family->run_count > SHOWN_RUNS + 1) {
@@ -42,10 +42,10 @@ static void print_family(const splat_acsr *acsr, const struct sp_family *family,
 
 enum splat_status sp_acsr_print(const splat_acsr *acsr, struct sp_strbuf *out)
 {
-    sp_strbuf_printf(out, "acsr %lld x %lld: %lld allowed pairs, %lld famil%s with row stride %d, %lld bytes\n",
+    sp_strbuf_printf(out, "acsr %lld x %lld: %lld allowed pair%s, %lld famil%s with row stride %d, %lld bytes\n",
                      (long long)acsr->q_len, (long long)acsr->kv_len, (long long)acsr->pairs,
-                     (long long)acsr->family_count, acsr->family_count == 1 ? "y" : "ies", acsr->row_stride,
-                     (long long)splat_acsr_bytes(acsr));
+                     sp_plural(acsr->pairs), (long long)acsr->family_count, acsr->family_count == 1 ? "y" : "ies",
+                     acsr->row_stride, (long long)splat_acsr_bytes(acsr));
     for (int64_t i = 0; i < acsr->family_count; i++) {
         if (i == SHOWN_FAMILIES / 2 && acsr->family_count > SHOWN_FAMILIES) {
             int64_t skipped = acsr->family_count - SHOWN_FAMILIES;

@@ -16,6 +16,7 @@
 #include "analysis/layout.h"
 #include "analysis/split.h"
 #include "common/error.h"
+#include "common/strbuf.h"
 
 enum { ROWS_MAX = 32, SHAPES_MAX = ROWS_MAX * SP_LAYOUTS_MAX };
 
@@ -413,9 +414,9 @@ static void describe(const struct sp_choice *c, const struct shape *shape, const
     out->full_tiles = shape->full;
     out->partial_tiles = shape->partial;
     snprintf(out->summary, sizeof out->summary,
-             "%s kernel, %s (layout %d), %dx%d: %s%lld full + %lld partial tiles, %.1f us", family_name(row),
+             "%s kernel, %s (layout %d), %dx%d: %s%lld full + %lld partial tile%s, %.1f us", family_name(row),
              layout->name, shape->layout + 1, row->rows, row->cols, c->sampled ? "about " : "",
-             (long long)shape->full, (long long)shape->partial, shape->us);
+             (long long)shape->full, (long long)shape->partial, sp_plural(shape->partial), shape->us);
     double slower = shape->us / best->us, area = tile_area(best) > 0 ? tile_area(shape) / tile_area(best) : 1.0;
     double longest = 0;
     for (int p = 0; p < layout->pass_count; p++)
@@ -450,8 +451,8 @@ static void describe_dense(const struct sp_choice *c, const struct sp_tune_row *
     out->tune_row = (int32_t)(row - c->table->rows);
     out->full_tiles = 0;
     out->partial_tiles = tiles;
-    snprintf(out->summary, sizeof out->summary, "%s kernel, dense, %dx%d: %lld tiles, %.1f us", family_name(row),
-             row->rows, row->cols, (long long)tiles, us);
+    snprintf(out->summary, sizeof out->summary, "%s kernel, dense, %dx%d: %lld tile%s, %.1f us", family_name(row),
+             row->rows, row->cols, (long long)tiles, sp_plural(tiles), us);
     double area = (double)tiles * row->rows * row->cols;
     int64_t best_dense = dense_tiles(c, best->row);
     if (best->full + best->partial == best_dense && best->full > 0)

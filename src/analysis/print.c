@@ -95,8 +95,8 @@ static void print_header(const splat_plan *plan, struct sp_strbuf *out)
         (double)(plan->full_tiles + plan->partial_tiles) * plan->tile_rows * plan->tile_cols / plan->fold;
     sp_strbuf_printf(out, "plan: %lld x %lld, %lld mask%s, tiles of %d x %d: %lld full + %lld partial\n",
                      (long long)plan->q_len, (long long)plan->kv_len, (long long)plan->mask_count,
-                     plan->mask_count == 1 ? "" : "s", plan->tile_rows, plan->tile_cols,
-                     (long long)plan->full_tiles, (long long)plan->partial_tiles);
+                     sp_plural(plan->mask_count), plan->tile_rows, plan->tile_cols, (long long)plan->full_tiles,
+                     (long long)plan->partial_tiles);
     sp_strbuf_printf(out, "pairs: %lld allowed (density %.4f), %.0f computed (waste %.3f); families %lld\n",
                      (long long)plan->allowed_pairs, cells > 0 ? (double)plan->allowed_pairs / cells : 0.0,
                      computed, plan->allowed_pairs > 0 ? computed / (double)plan->allowed_pairs : 0.0,
@@ -115,7 +115,7 @@ static void print_header(const splat_plan *plan, struct sp_strbuf *out)
             print_view(out, &plan->views[pass->column_view + v]);
         }
         int64_t split, parts, row_tiles = sp_split_count(plan, pass, &split, &parts);
-        sp_strbuf_printf(out, ", %lld row tile%s", (long long)row_tiles, row_tiles == 1 ? "" : "s");
+        sp_strbuf_printf(out, ", %lld row tile%s", (long long)row_tiles, sp_plural(row_tiles));
         if (split)
             sp_strbuf_printf(out, ", %lld of them in %lld parts", (long long)split, (long long)parts);
         sp_strbuf_printf(out, "%s\n", pass->merge ? ", merges" : "");
@@ -135,12 +135,14 @@ static void print_predicate_use(const splat_plan *plan, struct sp_strbuf *out)
     }
     for (int kind = 0; kind < SP_PRED_COUNT; kind++)
         if (segments[kind])
-            sp_strbuf_printf(out, "predicate %s: %lld tiles in %lld segments\n",
+            sp_strbuf_printf(out, "predicate %s: %lld tile%s in %lld segment%s\n",
                              sp_predicate_name((enum sp_pred_kind)kind), (long long)tiles[kind],
-                             (long long)segments[kind]);
-    sp_strbuf_printf(out, "stored: %lld predicates, %lld tables, %lld bitmasks\n",
-                     (long long)plan->predicate_count - 1, (long long)(plan->table_count / (2 * plan->tile_rows)),
-                     (long long)(plan->bits_count / (plan->tile_rows * (plan->tile_cols / 32))));
+                             sp_plural(tiles[kind]), (long long)segments[kind], sp_plural(segments[kind]));
+    int64_t predicates = plan->predicate_count - 1, tables = plan->table_count / (2 * plan->tile_rows),
+            bitmasks = plan->bits_count / (plan->tile_rows * (plan->tile_cols / 32));
+    sp_strbuf_printf(out, "stored: %lld predicate%s, %lld table%s, %lld bitmask%s\n", (long long)predicates,
+                     sp_plural(predicates), (long long)tables, sp_plural(tables), (long long)bitmasks,
+                     sp_plural(bitmasks));
 }
 
 static void print_segment(const splat_plan *plan, struct sp_strbuf *out, const struct sp_segment *segment)
@@ -180,7 +182,7 @@ static void print_pass(const splat_plan *plan, const struct sp_pass *pass, struc
         sp_strbuf_printf(out, "row tile %d (", row_tile->tile);
         print_tokens(out, &pass->row_view, row0, plan->tile_rows, "row");
         sp_strbuf_printf(out, ")%s: %d tile%s\n", row_tile->slot ? ", a part" : "", row_tile->tiles,
-                         row_tile->tiles == 1 ? "" : "s");
+                         sp_plural(row_tile->tiles));
         for (int64_t s = 0; s < row_tile->segment_count; s++)
             if (!elided(out, s, row_tile->segment_count, SHOWN_SEGMENTS, "  ", "segments"))
                 print_segment(plan, out, &plan->segments[row_tile->segment + s]);

@@ -69,8 +69,8 @@ enum splat_status sp_command_cache(struct sp_cli *cli)
     else if (status == SPLAT_OK)
         print_text(action, &info);
     if (status == SPLAT_OK && action == VERIFY && info.damaged > 0)
-        status = sp_fail(SPLAT_IO, "%lld of the cache's entries are damaged; `splatc cache prune` removes them",
-                         (long long)info.damaged);
+        status = sp_fail(SPLAT_IO, "%lld of the cache's entries %s damaged; `splatc cache prune` removes what is",
+                         (long long)info.damaged, info.damaged == 1 ? "is" : "are");
     splat_context_destroy(context);
     return status;
 }

@@ -11,6 +11,7 @@
 #include "cli/json.h"
 #include "cli/picture.h"
 #include "common/error.h"
+#include "common/strbuf.h"
 #include "runtime/kernel.h"
 
 /* What was explained: the tune table's chip is the one whose times are predicted. */
@@ -66,7 +67,7 @@ static void print_passes(const splat_plan *plan)
             print_view(&plan->views[pass->column_view + v]);
         }
         int64_t split, parts, row_tiles = sp_split_count(plan, pass, &split, &parts);
-        printf(", %lld row tile%s", (long long)row_tiles, row_tiles == 1 ? "" : "s");
+        printf(", %lld row tile%s", (long long)row_tiles, sp_plural(row_tiles));
         if (split)
             printf(", %lld of them in %lld parts", (long long)split, (long long)parts);
         printf("%s\n", pass->merge ? ", merged into the passes before" : "");
@@ -82,7 +83,7 @@ static void print_prediction(const struct subject *s)
     else
         printf("predicted    %.1f us a launch on an %s with batch %lld, %lld head%s\n\n",
                s->findings->info.predicted_us, s->chip, (long long)s->cli->batch, (long long)s->cli->heads,
-               s->cli->heads == 1 ? "" : "s");
+               sp_plural(s->cli->heads));
 }
 
 static enum splat_status print_candidates(const struct subject *s)
@@ -111,9 +112,11 @@ static enum splat_status print_text(const struct subject *s)
         printf("mask         %s\n", cli->pattern);
     else
         printf("mask         file %s\n", cli->mask_path);
-    printf("size         %lld queries x %lld keys, D %lld, %s\n", (long long)info->q_len, (long long)info->kv_len,
+    printf("size         %lld quer%s x %lld key%s, D %lld, %s\n", (long long)info->q_len,
+           info->q_len == 1 ? "y" : "ies", (long long)info->kv_len, sp_plural(info->kv_len),
            (long long)cli->head_dim, sp_dtype_name(cli->dtype));
-    printf("allowed      %lld pairs, density %.4f\n", (long long)info->allowed_pairs, info->density);
+    printf("allowed      %lld pair%s, density %.4f\n", (long long)info->allowed_pairs,
+           sp_plural(info->allowed_pairs), info->density);
     printf("families     %lld\n", (long long)info->families);
     print_passes(s->plan);
     printf(
@@ -127,7 +130,7 @@ static enum splat_status print_text(const struct subject *s)
     printf("predicates   ");
     for (int p = 0; p < f->predicate_count; p++)
         printf("%s%s (%lld tile%s)", p ? ", " : "", f->predicates[p].name, (long long)f->predicates[p].tiles,
-               f->predicates[p].tiles == 1 ? "" : "s");
+               sp_plural(f->predicates[p].tiles));
     printf("%s\n", f->predicate_count ? "" : "none needed");
     printf("descriptors  %lld bytes\n", (long long)info->descriptor_bytes);
     printf("planned in   %.2f ms\n", info->plan_ms);

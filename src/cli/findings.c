@@ -8,6 +8,7 @@
 
 #include "analysis/plan.h"
 #include "common/error.h"
+#include "common/strbuf.h"
 
 enum { SAMPLED_ROWS = 256 };
 
@@ -184,7 +185,7 @@ static void say_stride(const struct sp_findings *f, struct text *t)
     const struct sp_texture *texture = &f->texture;
     int64_t cols = f->info.tile_cols;
     say(t, " A typical row allows %lld column%s in every %lld,", (long long)texture->width,
-        texture->width == 1 ? "" : "s", (long long)texture->stride);
+        sp_plural(texture->width), (long long)texture->stride);
     if (texture->stride <= 2 * cols)
         say(t, " so a tile of %lld consecutive columns is seldom empty and mostly masked out;", (long long)cols);
     else
@@ -241,8 +242,9 @@ void sp_findings_verdict(const struct sp_findings *f, char *text, size_t size)
         say(&t, "%lld tiles are computed, where tiles of consecutive tokens would be %lld in all.",
             (long long)f->computed_tiles, (long long)f->all_tiles);
     else
-        say(&t, "%lld of %lld tiles hold an allowed pair and are computed; the other %.1f %% are never touched.",
+        say(&t, "%lld of %lld tiles %s computed; the other %.1f %% are never touched.",
             (long long)f->computed_tiles, (long long)f->all_tiles,
+            f->computed_tiles == 1 ? "holds an allowed pair and is" : "hold an allowed pair and are",
             100.0 * (double)(f->all_tiles - f->computed_tiles) / (double)f->all_tiles);
     say_waste(f, &t);
     say_balance(f, &t);

@@ -242,8 +242,11 @@ enum splat_status sp_npy_mask(const char *path, const struct sp_file *file, spla
     if (array.item_bytes != 1)
         return sp_npy_wrong_type(path, &array, wanted);
     if (array.dims != 2)
-        return sp_fail(SPLAT_INVALID, "file '%s' has %d axes; a mask must have 2: query rows and key columns", path,
-                       array.dims);
+        return sp_fail(
+            SPLAT_INVALID,
+            "file '%s' has %d ax%s; a mask must have 2, query rows and key columns (a mask of each head is "
+            "a file of its own here; splat_mask_map and the Python package run them together)",
+            path, array.dims, array.dims == 1 ? "is" : "es");
     for (int a = 0; a < 2; a++)
         if (array.shape[a] > SPLAT_MAX_LEN)
             return sp_fail(SPLAT_INVALID,

@@ -13,6 +13,7 @@
 #include "cli/reference.h"
 #include "cli/tensors.h"
 #include "common/error.h"
+#include "common/strbuf.h"
 
 /* Everything a run owns. */
 struct run {
@@ -169,11 +170,11 @@ static void print_text(FILE *out, const struct sp_cli *cli, const struct run *ru
             tflops(cli, run, plan->allowed_pairs), tflops(cli, run, plan->computed_pairs), plan->waste);
     if (cli->check)
         fprintf(out,
-                "check: %s, %" PRId64 " rows, %" PRId64 " values, %" PRId64
+                "check: %s, %" PRId64 " row%s, %" PRId64 " values, %" PRId64
                 " wrong, largest error %.3g (%.0f %% of its "
                 "tolerance)\n",
-                run->check.wrong ? "FAILED" : "ok", run->check.rows, run->check.values, run->check.wrong,
-                run->check.largest_error, 100 * run->check.worst_ratio);
+                run->check.wrong ? "FAILED" : "ok", run->check.rows, sp_plural(run->check.rows), run->check.values,
+                run->check.wrong, run->check.largest_error, 100 * run->check.worst_ratio);
 }
 
 static enum splat_status print_json(const struct sp_cli *cli, const struct run *run)
@@ -302,8 +303,8 @@ enum splat_status sp_command_run(struct sp_cli *cli)
     else if (status == SPLAT_OK)
         print_text(stdout_taken(cli) ? stderr : stdout, cli, &run);
     if (status == SPLAT_OK && run.check.wrong > 0)
-        status = sp_fail(SPLAT_INTERNAL, "check failed: %" PRId64 " of %" PRId64 " values are wrong; the first: %s",
-                         run.check.wrong, run.check.values, run.check.first);
+        status = sp_fail(SPLAT_INTERNAL, "check failed: %" PRId64 " of %" PRId64 " values %s wrong; the first: %s",
+                         run.check.wrong, run.check.values, run.check.wrong == 1 ? "is" : "are", run.check.first);
     free_run(&run);
     return status;
 }

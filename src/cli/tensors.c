@@ -135,8 +135,8 @@ static enum splat_status parse_tensor(const char *path, const struct sp_file *fi
     if (array->item_bytes == 1)
         return sp_npy_wrong_type(path, array, wanted);
     if (array->dims != 4)
-        return sp_fail(SPLAT_INVALID, "file '%s' has %d axes; a tensor must have 4: batch, heads, rows, dim", path,
-                       array->dims);
+        return sp_fail(SPLAT_INVALID, "file '%s' has %d ax%s; a tensor must have 4: batch, heads, rows, dim", path,
+                       array->dims, array->dims == 1 ? "is" : "es");
     return SPLAT_OK;
 }
 

@@ -1,6 +1,7 @@
 """splatc explain and dump: what they say, and that a mask says the same in every form."""
 
 import json
+import re
 import struct
 import zlib
 
@@ -54,6 +55,29 @@ def test_json_holds_the_facts(splatc):
     assert facts["density"] == pytest.approx(facts["allowed_pairs"] / 1000**2, rel=1e-6)
     assert facts["waste"] == pytest.approx(facts["computed_pairs"] / facts["allowed_pairs"], rel=1e-6)
     assert facts["passes"] == 1 and facts["families"] == 1 and facts["predicted_us"] > 0
+
+
+def test_json_holds_every_candidate(splatc):
+    facts = explain(splatc, "--pattern", "causal & (window(31, 0) | strided(32))", "--seq", 1000)
+    candidates = facts["candidates"]
+    plain = splatc("explain", "--pattern", "causal & (window(31, 0) | strided(32))", "--seq", 1000).stdout
+    assert len(candidates) > 3 and candidates[0]["reason"] == "chosen"
+    assert candidates[0]["predicted_us"] == facts["predicted_us"]
+    for one in candidates:
+        assert set(one) == {"summary", "reason", "predicted_us"}
+        assert f"  {one['summary']}: {one['reason']}\n" in plain
+    times = [one["predicted_us"] for one in candidates]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("pattern, seq", [("full", 1), ("cols(0, 1) & rows(0, 1)", 300), ("strided(150)", 130)])
+def test_one_of_a_thing_is_no_plural(splatc, pattern, seq):
+    mask = ["--pattern", pattern, "--seq", seq]
+    said = splatc("explain", *mask).stdout + splatc("run", *mask, "--device", "cpu", "--check").stdout
+    for stage in ("acsr", "plan"):
+        said += splatc("dump", "--stage", stage, *mask).stdout
+    wrong = r"(?<![\d.])1 (?:(?:more|allowed|partial|row|column) )*(?!times|bytes|queries of)[a-z]+(?<![us])s\b"
+    assert not re.findall(wrong, said), re.findall(wrong, said)
 
 
 def test_text_says_the_same(splatc):
@@ -147,7 +171,7 @@ BAD_FILES = {
     "int32": (lambda: np.ones((4, 4), np.int32), ["<i4", "int32", "bool"]),
     "int64": (lambda: np.ones((4, 4), np.int64), ["<i8", "int64", "bool"]),
     "fortran": (lambda: np.asfortranarray(np.ones((4, 5), bool)), ["Fortran", "C order"]),
-    "one axis": (lambda: np.ones(16, bool), ["1 axes", "2"]),
+    "one axis": (lambda: np.ones(16, bool), ["1 axis", "2"]),
     "three axes": (lambda: np.ones((2, 2, 2), bool), ["3 axes", "2"]),
     "no rows": (lambda: np.ones((0, 4), bool), ["axis 0", "at least 1"]),
     "no columns": (lambda: np.ones((4, 0), bool), ["axis 1", "at least 1"]),

@@ -294,7 +294,7 @@ def test_plot_draws_or_says_what_is_missing():
         (lambda: splat.documents(3, 4, q_len=8), "documents"),
         (lambda: splat.full(q_len=4) & splat.from_dense(np.ones((5, 5), bool)), "4"),
         (lambda: splat.causal() & splat.causal(align="top_left"), "different alignments"),
-        (lambda: splat.from_dense(np.ones(4, bool)), "array has 1 axes"),
+        (lambda: splat.from_dense(np.ones(4, bool)), "array has 1 axis;"),
         (lambda: splat.from_dense(np.ones((4, 4))), "dtype float64; it must be bool"),
         (lambda: splat.from_dense(np.ones((0, 4), bool)), "q_len is 0"),
         (lambda: splat.from_blocks(np.ones((2, 2), bool), 4, 9), "it must be 3 x 2"),
