@@ -56,6 +56,40 @@ def documents(cuts):
     return truth
 
 
+def grid_axis(n, x, y, k, d, s):
+    """Whether y is a key of x on an axis of n positions."""
+    m, number = (n - x % d + d - 1) // d, x // d
+    leader = number if s == 1 else np.minimum(number // s * s + s // 2, m - 1)
+    start = np.clip(leader - k // 2, 0, np.maximum(m - k, 0))
+    return (x % d == y % d) & (start <= y // d) & (y // d < start + np.minimum(k, m))
+
+
+def swin_axis(n, x, y, m, shift):
+    x, y = (x - shift) % n, (y - shift) % n
+    wrapped = n - shift % n
+    return (x // m == y // m) & ((x >= wrapped) == (y >= wrapped))
+
+
+def lines(w, i, j):
+    """Of a grid w wide that holds all queries and keys."""
+    return -(-max(i.size, j.size) // w)
+
+
+def neighbourhood(w, ky, kx, d, s):
+    def truth(i, j, off):
+        return grid_axis(lines(w, i, j), i // w, j // w, ky, d, s) & grid_axis(w, i % w, j % w, kx, d, s)
+
+    named = (f", dilation={d}" if d > 1 else "") + (f", stride={s}" if s > 1 else "")
+    return primitive(f"grid({w}, {ky}, {kx}{named})", truth)
+
+
+def swin(w, m, shift):
+    def truth(i, j, off):
+        return swin_axis(lines(w, i, j), i // w, j // w, m, shift) & swin_axis(w, i % w, j % w, m, shift)
+
+    return primitive(f"swin({w}, {m}, {shift})", truth)
+
+
 small = st.integers(0, 40)
 period = st.integers(1, 40)
 
@@ -83,6 +117,10 @@ primitives = st.one_of(
         small,
     ),
     st.builds(lambda w: primitive(f"axial({w})", lambda i, j, off: (i // w == j // w) | (i % w == j % w)), period),
+    st.builds(
+        neighbourhood, period, st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 1, 2, 3]), st.integers(1, 3)
+    ),
+    st.integers(1, 9).flatmap(lambda m: st.builds(swin, period, st.just(m), st.integers(0, m - 1))),
     st.builds(lambda b: primitive(f"checkerboard({b})", lambda i, j, off: (i // b + j // b) % 2 == 0), period),
     st.builds(
         lambda b: primitive(
