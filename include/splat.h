@@ -145,7 +145,8 @@ typedef struct splat_acsr_run {
 } splat_acsr_run;
 
 /* The ACSR of a mask (of entry 0 of a map). The encoding is canonical: masks that allow the same pairs get
- * equal ACSRs, whatever they were made from. SPLAT_INVALID, SPLAT_NO_MEMORY. */
+ * equal ACSRs, whatever they were made from. SPLAT_INVALID, SPLAT_NO_MEMORY; SPLAT_UNSUPPORTED when the rows of an
+ * expression have so many runs, all different, that it would take more than 4 GiB. */
 SPLAT_API enum splat_status splat_acsr_create(const splat_mask *mask, splat_acsr **acsr);
 SPLAT_API void splat_acsr_destroy(splat_acsr *acsr);
 

@@ -3,6 +3,7 @@
  * Takes a row source. First looks at a few rows to see which row strides the mask itself suggests: the strides of
  * its runs and the spacing of equal runs. Then cuts the rows into families for each of those and for 1, giving up
  * on a stride as soon as it needs more families than the budget of the round, and keeps the stride with the fewest.
+ * A stride whose families take more than `max_bytes` is given up for good.
  * All this depends on the rows' canonical encodings only, so the result is canonical too.
  */
 #include "acsr/build.h"
@@ -14,7 +15,8 @@
 
 #define MAX_STRIDES    8
 #define SAMPLED_ROWS   16
-#define LONGEST_PERIOD 64
+#define MANY_RUNS      64
+#define LONGEST_PERIOD 64 /* or an eighth of the rows: a search costs little beside a cut of all rows */
 
 /* Rows of one class that are still being gathered: run templates, or the bits they all share. */
 struct piece {
@@ -35,8 +37,9 @@ struct builder {
     int64_t family_capacity, template_capacity, bit_capacity;
     int64_t *bit_table; /* open addressing: 1 + word offset of distinct bit rows */
     int64_t bit_table_size, bit_table_used;
-    int64_t budget; /* families allowed in this round */
-    bool over, failed;
+    int64_t budget;           /* families allowed in this round */
+    int64_t max_bytes;        /* of templates, and of bits that are not the source's */
+    bool over, heavy, failed; /* beyond budget; beyond max_bytes, and so over too; no memory */
 };
 
 static bool reserve(struct builder *b, void **array, int64_t *capacity, int64_t need, size_t size)
@@ -145,11 +148,11 @@ static bool same_shape(const struct piece *a, const struct piece *b)
     return true;
 }
 
-/* Whether b's first row is a's row number a->rows. */
-static bool follows(const struct piece *a, const struct piece *b)
+/* Whether b's first row is a's row number t. */
+static bool is_row(const struct piece *a, int64_t t, const struct piece *b)
 {
     for (int64_t i = 0; i < a->run_count; i++) {
-        splat_acsr_run run = sp_template_at(&a->runs[i], a->rows);
+        splat_acsr_run run = sp_template_at(&a->runs[i], t);
         if (run.start != b->runs[i].start || run.count != b->runs[i].count || run.width != b->runs[i].width)
             return false;
     }
@@ -199,7 +202,7 @@ static void absorb(struct builder *builder, struct piece *a, struct piece *b)
     }
     if (a->rows == 1)
         take_slopes(a, b);
-    else if (!follows(a, b))
+    else if (!is_row(a, a->rows, b))
         return;
     if (b->rows == 1 || same_slopes(a, b)) {
         a->rows += b->rows;
@@ -313,6 +316,11 @@ static void flush(struct builder *b)
     for (int64_t i = 0; piece->rows == 1 && i < runs; i++) /* slopes of a single row mean nothing */
         piece->runs[i].d_start = piece->runs[i].d_count = piece->runs[i].d_width = 0;
     uint64_t first = irregular ? store_bits(b, piece->bits) : (uint64_t)acsr->template_count;
+    int64_t bytes = (acsr->template_count + runs) * (int64_t)sizeof *acsr->templates + acsr->bit_words * 8;
+    if (bytes > b->max_bytes) {
+        b->over = b->heavy = true;
+        return;
+    }
     acsr->families[acsr->family_count++] =
         (struct sp_family){(int32_t)b->current_row0, (int32_t)piece->rows, (int32_t)piece->run_count, 0, first};
     if (runs)
@@ -358,6 +366,7 @@ static splat_acsr *gather(struct builder *b, int64_t step, int64_t budget)
     b->family_capacity = b->template_capacity = b->bit_capacity = 0;
     b->bit_table_used = 0;
     b->over = step > budget;
+    b->heavy = false;
     b->budget = budget;
     b->current.rows = 0;
     if (b->bit_table)
@@ -405,31 +414,29 @@ static void vote(struct votes *votes, int64_t stride, int64_t q_len)
     votes->count[i]++;
 }
 
-/* Irregular rows show no stride of their own; but they may repeat every few rows. Votes for the first period that a
- * row in the middle has. */
+/* Rows of many runs, or irregular ones, may show no stride of their own; but they may repeat every so many rows.
+ * Votes for the first period that a row in the middle has. */
 static bool vote_period(struct builder *b, struct votes *votes)
 {
-    int64_t base = b->q_len / 2;
-    size_t bytes = (size_t)b->words * sizeof(uint64_t);
+    int64_t base = b->q_len / 2, longest = b->q_len / 8 > LONGEST_PERIOD ? b->q_len / 8 : LONGEST_PERIOD;
     if (!evaluate(b, base, 1, 1))
         return false;
-    if (b->next.run_count >= 0)
+    if (b->next.run_count >= 0 && b->next.run_count <= MANY_RUNS)
         return true;
-    uint64_t *first = malloc(bytes);
-    if (!first) {
-        b->failed = true;
-        return false;
-    }
-    memcpy(first, b->next.bits, bytes);
-    for (int64_t period = 1; period <= LONGEST_PERIOD && base + period < b->q_len; period++) {
+    struct piece first = b->next; /* its memory is kept from the rows that follow */
+    b->next = (struct piece){0};
+    for (int64_t period = 1; period <= longest && base + period < b->q_len; period++) {
         if (!evaluate(b, base + period, 1, 1))
             break;
-        if (b->next.run_count < 0 && memcmp(first, b->next.bits, bytes) == 0) {
+        if (same_shape(&first, &b->next) &&
+            (first.run_count >= 0 ? is_row(&first, 0, &b->next)
+                                  : memcmp(first.bits, b->next.bits, (size_t)b->words * 8) == 0)) {
             vote(votes, period, b->q_len);
             break;
         }
     }
-    free(first);
+    free(first.runs);
+    free(first.buffer);
     return !b->failed;
 }
 
@@ -478,10 +485,15 @@ static splat_acsr *fewest_families(struct builder *b)
     int64_t strides[MAX_STRIDES + 1];
     int count = candidate_strides(b, strides);
     splat_acsr *best = NULL;
-    for (int64_t budget = count > 1 ? 64 : b->q_len; !best && !b->failed; budget *= 4)
+    bool heavy[MAX_STRIDES + 1] = {false};
+    for (int64_t budget = count > 1 ? 64 : b->q_len; !best && !b->failed && memchr(heavy, false, (size_t)count);
+         budget *= 4)
         for (int i = 0; i < count && !b->failed; i++) {
+            if (heavy[i])
+                continue;
             int64_t bound = best ? best->family_count - 1 : budget;
             splat_acsr *acsr = gather(b, strides[i], bound);
+            heavy[i] = b->heavy;
             if (!acsr)
                 continue;
             splat_acsr_destroy(best);
@@ -510,9 +522,10 @@ static struct sp_hash contents_hash(const splat_acsr *acsr)
 
 /* row_stride 0: the one with the fewest families. */
 static enum splat_status build(struct sp_row_source *source, int64_t q_len, int64_t kv_len, int64_t row_stride,
-                               splat_acsr **result)
+                               int64_t max_bytes, splat_acsr **result)
 {
-    struct builder b = {.source = source, .q_len = q_len, .kv_len = kv_len, .words = (kv_len + 63) / 64};
+    struct builder b = {
+        .source = source, .q_len = q_len, .kv_len = kv_len, .words = (kv_len + 63) / 64, .max_bytes = max_bytes};
     splat_acsr *acsr = row_stride ? gather(&b, row_stride, INT64_MAX) : fewest_families(&b);
     sp_runs_free(&b.raw);
     sp_runs_free(&b.canonical);
@@ -521,6 +534,12 @@ static enum splat_status build(struct sp_row_source *source, int64_t q_len, int6
     free(b.next.runs);
     free(b.next.buffer);
     free(b.bit_table);
+    if (!acsr && !b.failed)
+        return sp_fail(
+            SPLAT_UNSUPPORTED,
+            "the ACSR of this %lld x %lld mask would take more than %lld MiB: its rows have many runs and "
+            "are neither alike nor repeat",
+            (long long)q_len, (long long)kv_len, (long long)(max_bytes >> 20));
     if (!acsr || b.failed) {
         splat_acsr_destroy(acsr);
         return sp_fail(SPLAT_NO_MEMORY, "no memory for the ACSR of a %lld x %lld mask", (long long)q_len,
@@ -541,11 +560,17 @@ static enum splat_status build(struct sp_row_source *source, int64_t q_len, int6
 
 enum splat_status sp_acsr_build(struct sp_row_source *source, int64_t q_len, int64_t kv_len, splat_acsr **acsr)
 {
-    return build(source, q_len, kv_len, 0, acsr);
+    return sp_acsr_build_within(source, q_len, kv_len, SP_ACSR_MAX_BYTES, acsr);
+}
+
+enum splat_status sp_acsr_build_within(struct sp_row_source *source, int64_t q_len, int64_t kv_len,
+                                       int64_t max_bytes, splat_acsr **acsr)
+{
+    return build(source, q_len, kv_len, 0, max_bytes, acsr);
 }
 
 enum splat_status sp_acsr_build_classes(struct sp_row_source *source, int64_t q_len, int64_t kv_len,
                                         int64_t row_stride, splat_acsr **acsr)
 {
-    return build(source, q_len, kv_len, row_stride, acsr);
+    return build(source, q_len, kv_len, row_stride, SP_ACSR_MAX_BYTES, acsr);
 }

@@ -2,6 +2,8 @@
 #include "brute.h"
 
 #include "acsr/acsr.h"
+#include "acsr/build.h"
+#include "acsr/expr.h"
 
 /* ---- Rows ---- */
 
@@ -241,6 +243,67 @@ static void a_million_rows_take_no_room(void **state)
     splat_acsr *full = acsr_of_expression("full", SPLAT_MAX_LEN, SPLAT_MAX_LEN, SPLAT_ALIGN_BOTTOM_RIGHT);
     assert_true(splat_acsr_pairs(full) == SPLAT_MAX_LEN * SPLAT_MAX_LEN);
     splat_acsr_destroy(full);
+}
+
+/* Strides that meet again after many rows: one family for each of them, found without a cut of all rows. */
+static void rows_that_repeat_take_a_period(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *expression;
+        int64_t n, d1, d2, comb, period; /* strided(d1) | strided(d2), or | comb(d2, 1) */
+    } cases[] = {
+        {"strided(10) | strided(14)", 4096, 10, 14, 0, 70},
+        {"strided(18) | strided(22)", 4096, 18, 22, 0, 198},
+        {"strided(20) | comb(21, 1)", 3000, 20, 21, 1, 20},
+        {"strided(70) | comb(71, 1)", 5000, 70, 71, 1, 70},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        const int64_t n = cases[k].n;
+        struct dense dense = dense_new(n, n);
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j < n; j++)
+                dense.bytes[i * n + j] =
+                    (i - j) % cases[k].d1 == 0 ||
+                    (cases[k].comb ? j % cases[k].d2 == cases[k].d2 - 1 : (i - j) % cases[k].d2 == 0);
+        splat_mask *mask = mask_from_dense(&dense);
+        splat_acsr *a = acsr_of_expression(cases[k].expression, n, n, SPLAT_ALIGN_BOTTOM_RIGHT), *b = acsr_of(mask);
+        check_acsr_is(a, &dense, cases[k].expression);
+        assert_true(splat_acsr_equal(a, b));
+        assert_int_equal(a->row_stride, cases[k].period);
+        assert_int_equal(a->family_count, cases[k].period);
+        splat_acsr_destroy(a);
+        splat_acsr_destroy(b);
+        splat_mask_destroy(mask);
+        dense_free(&dense);
+    }
+    /* the same at a length where a cut of all rows would take hours */
+    struct size_of far = size_of("strided(10) | strided(14)", 65536),
+                   near = size_of("strided(1000) | comb(1001, 1)", 262144);
+    assert_int_equal(far.families, 70);
+    assert_int_equal(near.families, 1000);
+}
+
+/* Irregular rows that all differ: refused beyond a limit, with a sentence, and sound below it. */
+static void too_large_is_said(void **state)
+{
+    (void)state;
+    const int64_t n = 4096, whole = n * n / 8;
+    struct sp_expr *expr = NULL;
+    struct sp_expr_source source;
+    splat_acsr *acsr = NULL;
+    OK(sp_expr_parse("(causal & strided(10)) | strided(14)", n, n, SPLAT_ALIGN_BOTTOM_RIGHT, &expr));
+    OK(sp_expr_source_init(&source, expr));
+    REFUSED(sp_acsr_build_within(&source.base, n, n, (int64_t)1 << 20, &acsr), SPLAT_UNSUPPORTED, "4096 x 4096",
+            "1 MiB", "many runs");
+    assert_null(acsr);
+    OK(sp_acsr_build_within(&source.base, n, n, whole, &acsr));
+    splat_acsr *same = acsr_of_expression("(causal & strided(10)) | strided(14)", n, n, SPLAT_ALIGN_BOTTOM_RIGHT);
+    assert_true(splat_acsr_equal(acsr, same));
+    splat_acsr_destroy(same);
+    splat_acsr_destroy(acsr);
+    sp_expr_source_free(&source);
+    sp_expr_free(expr);
 }
 
 /* Irregular masks: never larger than the bits plus a little a row. */
@@ -492,6 +555,8 @@ int main(void)
         cmocka_unit_test(families_do_not_grow_with_length),
         cmocka_unit_test(logsparse_grows_with_its_logarithm),
         cmocka_unit_test(a_million_rows_take_no_room),
+        cmocka_unit_test(rows_that_repeat_take_a_period),
+        cmocka_unit_test(too_large_is_said),
         cmocka_unit_test(irregular_masks_are_bounded_by_their_bits),
         cmocka_unit_test(groups_say_what_rows_say),
         cmocka_unit_test(algebra_equals_algebra_on_bits),
