@@ -99,7 +99,7 @@ help:
 	@echo 'make demo             install what is missing, build, take one mask through all stages'
 	@echo 'make check            install what tests need, build, run all tests'
 	@echo 'make check-mutants    put faults into kernels; the tests must find each (part of check)'
-	@echo 'make check-deep       the attacks of check for longer, and races and valgrind: some 20 minutes'
+	@echo 'make check-deep       the attacks of check for longer, and races and valgrind: half an hour and more'
 	@echo 'make tests            build the test programs only'
 	@echo 'make fuzz             build the fuzz targets, with clang, into build/fuzz/'
 	@echo 'make bench            build bench/*.c into build/bench/ (see bench/README.md)'
