@@ -13,10 +13,9 @@
 
 #include "common/error.h"
 
-#define MAX_STRIDES    8
-#define SAMPLED_ROWS   16
-#define MANY_RUNS      64
-#define LONGEST_PERIOD 64 /* or an eighth of the rows: a search costs little beside a cut of all rows */
+#define MAX_STRIDES  8
+#define SAMPLED_ROWS 16
+#define MANY_RUNS    64
 
 /* Rows of one class that are still being gathered: run templates, or the bits they all share. */
 struct piece {
@@ -414,11 +413,18 @@ static void vote(struct votes *votes, int64_t stride, int64_t q_len)
     votes->count[i]++;
 }
 
+/* An eighth of the rows, for a search to cost little beside a cut of all, and 2^33 columns. */
+static int64_t longest_period(const struct builder *b)
+{
+    int64_t eighth = b->q_len / 8, most = ((int64_t)1 << 33) / b->kv_len, longest = eighth < most ? eighth : most;
+    return longest > 64 ? longest : 64;
+}
+
 /* Rows of many runs, or irregular ones, may show no stride of their own; but they may repeat every so many rows.
  * Votes for the first period that a row in the middle has. */
 static bool vote_period(struct builder *b, struct votes *votes)
 {
-    int64_t base = b->q_len / 2, longest = b->q_len / 8 > LONGEST_PERIOD ? b->q_len / 8 : LONGEST_PERIOD;
+    int64_t base = b->q_len / 2, longest = longest_period(b);
     if (!evaluate(b, base, 1, 1))
         return false;
     if (b->next.run_count >= 0 && b->next.run_count <= MANY_RUNS)
