@@ -541,11 +541,10 @@ static enum splat_status build(struct sp_row_source *source, int64_t q_len, int6
     free(b.next.buffer);
     free(b.bit_table);
     if (!acsr && !b.failed)
-        return sp_fail(
-            SPLAT_UNSUPPORTED,
-            "the ACSR of this %lld x %lld mask would take more than %lld MiB: its rows have many runs and "
-            "are neither alike nor repeat",
-            (long long)q_len, (long long)kv_len, (long long)(max_bytes >> 20));
+        return sp_fail(SPLAT_UNSUPPORTED,
+                       "the ACSR of this %lld x %lld mask would take more than %lld MiB: its rows have many "
+                       "runs, differ, and do not repeat",
+                       (long long)q_len, (long long)kv_len, (long long)(max_bytes >> 20));
     if (!acsr || b.failed) {
         splat_acsr_destroy(acsr);
         return sp_fail(SPLAT_NO_MEMORY, "no memory for the ACSR of a %lld x %lld mask", (long long)q_len,
