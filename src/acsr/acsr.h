@@ -52,6 +52,9 @@ struct splat_acsr {
 
 splat_acsr *sp_acsr_retain(splat_acsr *acsr);
 
+/* Allowed columns below `column` in row i: where in its row the value of (i, column) is. */
+int64_t sp_acsr_rank(const splat_acsr *acsr, int64_t i, int64_t column);
+
 struct sp_strbuf;
 /* Appends a readable listing: a header line, then every family with its runs (long lists are cut in the middle). */
 enum splat_status sp_acsr_print(const splat_acsr *acsr, struct sp_strbuf *out);

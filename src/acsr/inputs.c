@@ -400,6 +400,20 @@ enum splat_status sp_acsr_from_callback(splat_mask_fn allowed, void *user, int64
     return from_packed(read_callback, &input, q_len, kv_len, acsr);
 }
 
+enum splat_status sp_acsr_from_packed(sp_packed_row_fn read, void *user, int64_t q_len, int64_t kv_len,
+                                      splat_acsr **acsr)
+{
+    struct rows r;
+    enum splat_status status = rows_init(&r, q_len, kv_len);
+    if (status == SPLAT_OK)
+        status = rows_packed(&r);
+    for (int64_t i = 0; i < q_len && status == SPLAT_OK && !r.failed; i++) {
+        status = read(user, i, r.packed);
+        take_packed(&r, i);
+    }
+    return rows_finish(&r, status, acsr);
+}
+
 enum splat_status sp_acsr_from_blocks(const uint8_t *blocks, int64_t q_len, int64_t kv_len, int64_t block_rows,
                                       int64_t block_cols, int64_t row_stride, splat_acsr **acsr)
 {

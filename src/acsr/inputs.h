@@ -15,4 +15,10 @@ enum splat_status sp_acsr_from_csr(const int64_t *indptr, const int64_t *indices
 enum splat_status sp_acsr_from_callback(splat_mask_fn allowed, void *user, int64_t q_len, int64_t kv_len,
                                         splat_acsr **acsr);
 
+/* From rows that `read` writes as bits, ascending: bit j % 64 of packed[j / 64]; those from kv_len on must be 0. A
+ * status other than SPLAT_OK ends it. */
+typedef enum splat_status (*sp_packed_row_fn)(void *user, int64_t i, uint64_t *packed);
+enum splat_status sp_acsr_from_packed(sp_packed_row_fn read, void *user, int64_t q_len, int64_t kv_len,
+                                      splat_acsr **acsr);
+
 #endif
