@@ -175,6 +175,19 @@ SPLAT_API enum splat_status splat_acsr_row(const splat_acsr *acsr, int64_t i, sp
 /* Expands row i to kv_len bytes, 1 = allowed. */
 SPLAT_API enum splat_status splat_acsr_expand_row(const splat_acsr *acsr, int64_t i, uint8_t *bytes);
 
+/* Values of an ACSR: one array with a number for each allowed pair, row by row, columns ascending. This is the order of
+ * CSR with sorted indices; the array is CSR's `data`. Row i's values are those from offsets[i] to offsets[i + 1] - 1. */
+
+/* Fills offsets[0 .. q_len]; the last is the number of allowed pairs. In closed form for each family of rows. */
+SPLAT_API enum splat_status splat_acsr_row_offsets(const splat_acsr *acsr, int64_t *offsets);
+
+/* Fills indptr[0 .. q_len] and indices[0 .. pairs - 1], sorted in each row. The way back is splat_mask_from_csr. */
+SPLAT_API enum splat_status splat_acsr_to_csr(const splat_acsr *acsr, int64_t *indptr, int64_t *indices);
+
+/* The mask of kv_len x q_len that allows (j, i) where `a` allows (i, j). Time grows with q_len * kv_len / 64, memory
+ * with the longer side. */
+SPLAT_API enum splat_status splat_acsr_transpose(const splat_acsr *a, splat_acsr **out);
+
 /* ---- Options -------------------------------------------------------------------------------------------- */
 
 enum splat_dtype { SPLAT_FP16 = 0, SPLAT_BF16 = 1, SPLAT_FP32 = 2 };
@@ -191,13 +204,22 @@ enum splat_arch {
     SPLAT_ARCH_SM90A = 90 /* Hopper */
 };
 
+/* What a kernel computes. All but attention take or give values of the mask's ACSR. */
+enum splat_op {
+    SPLAT_OP_ATTENTION = 0,      /* o = softmax(scale * q k^T) v: splat_run; the others: splat_run_sparse */
+    SPLAT_OP_SDDMM = 1,          /* values = scale * q k^T at allowed pairs */
+    SPLAT_OP_SOFTMAX = 2,        /* rows of values to rows of values */
+    SPLAT_OP_SPMM = 3,           /* y = scale * A x, A the matrix of the values */
+    SPLAT_OP_SPMM_TRANSPOSED = 4 /* y = scale * A^T x; the plan is that of the transposed mask */
+};
+
 typedef struct splat_options {
     size_t struct_size;
-    enum splat_dtype dtype;   /* of q, k, v and o. Default SPLAT_BF16. SPLAT_FP32 runs on the CPU only */
+    enum splat_dtype dtype;   /* of all tensors and values. Default SPLAT_BF16. SPLAT_FP32 runs on the CPU only */
     enum splat_device device; /* default SPLAT_DEVICE_AUTO */
     enum splat_arch arch;     /* default SPLAT_ARCH_AUTO */
-    int64_t head_dim;         /* D of q and k: a multiple of 8, 8 <= D <= 256. Required */
-    int64_t value_dim;        /* D of v and o, same limits; 0 = head_dim */
+    int64_t head_dim;         /* D of q and k: a multiple of 8, 8 <= D <= 256. Required, but by softmax */
+    int64_t value_dim;        /* D of v and o, or of x and y; same limits; 0 = head_dim */
     /* What the cost model should expect; they steer the choice of tiles and may differ from what is run. */
     int64_t batch, heads, kv_heads; /* defaults 1, 1, 0; kv_heads 0 = heads */
     /* Force a tile shape (rows x columns) instead of the cheapest: 0 = choose. SPLAT_UNSUPPORTED when the tune
@@ -206,6 +228,7 @@ typedef struct splat_options {
     /* Force how the mask is laid out in views and passes: 0 = the cheapest, 1 = token order, more = the others that
      * the mask suggests, as splatc explain numbers them. SPLAT_UNSUPPORTED when there is none of that number. */
     int64_t layout;
+    enum splat_op op; /* default SPLAT_OP_ATTENTION */
 } splat_options;
 
 SPLAT_API void splat_options_init(splat_options *options);
@@ -390,6 +413,44 @@ SPLAT_API enum splat_status splat_workspace_bytes(const splat_kernel *kernel, in
  * and does not synchronise; may be captured into a graph; results are bitwise equal from run to run. CPU: returns
  * when done; stream must be NULL. SPLAT_INVALID, SPLAT_CUDA. */
 SPLAT_API enum splat_status splat_run(const splat_kernel *kernel, const splat_attention_args *args, void *stream);
+
+/* ---- The operators on their own ---- */
+
+/* Values of a mask's ACSR, an array for each (batch, head): value p, of the pair at place p, is at data + batch *
+ * batch_stride + head * head_stride + p. Strides in elements; on the GPU `data` must be 16-byte aligned and strides
+ * multiples of 8. */
+typedef struct splat_values {
+    void *data;
+    int64_t batch_stride, head_stride;
+} splat_values;
+
+/* Arguments of splat_run_sparse. Each operator uses what is named for it and ignores the rest. */
+typedef struct splat_sparse_args {
+    size_t struct_size;
+    int64_t batch, heads;       /* of the values; heads is a multiple of kv_heads */
+    int64_t kv_heads;           /* of k, and of x in SPMM; 0 = heads, as it must be in SPMM_TRANSPOSED. Head h reads
+                                   head h / (heads / kv_heads) */
+    int64_t q_len, kv_len;      /* must be the mask's */
+    splat_values values;        /* SDDMM, SOFTMAX: the results. SPMM, SPMM_TRANSPOSED: A */
+    splat_values scores;        /* SOFTMAX: what it is taken of; may be `values`, which is overwritten then */
+    splat_tensor q, k;          /* SDDMM: [batch, heads, q_len, head_dim], [batch, kv_heads, kv_len, head_dim] */
+    splat_tensor x, y;          /* SPMM: [batch, kv_heads, kv_len, value_dim], [batch, heads, q_len, value_dim].
+                                   SPMM_TRANSPOSED: [batch, heads, q_len, value_dim], [batch, heads, kv_len, ...] */
+    float *lse;                 /* SOFTMAX: natural-log sum of exp of scaled scores, [batch, heads, q_len]; or NULL */
+    int64_t lse_batch_stride, lse_head_stride; /* in floats */
+    float scale;                /* finite and > 0; 0 = 1 / sqrt(head_dim) for SDDMM, 1 for the others */
+} splat_sparse_args;
+
+SPLAT_API void splat_sparse_args_init(splat_sparse_args *args);
+
+/* Runs a kernel of any op but attention. Sums in fp32, rounded once.
+ *   SDDMM    A NaN in q or k shows at the allowed pairs of its row or column, nowhere else.
+ *   SOFTMAX  A row whose scores are all -inf becomes zeros and its lse -inf, as is that of a row without pairs.
+ *   SPMM     and SPMM_TRANSPOSED sum over allowed pairs alone: a NaN in a row of x shows in the rows of y that have a
+ *            pair with it, even one of value 0, and in no other. A row of y without pairs is 0.
+ * Pointers, stream and capture as in splat_run; one launch, no workspace; bitwise equal from run to run.
+ * SPLAT_INVALID, SPLAT_CUDA. */
+SPLAT_API enum splat_status splat_run_sparse(const splat_kernel *kernel, const splat_sparse_args *args, void *stream);
 
 /* ---- The disk cache ------------------------------------------------------------------------------------- */
 

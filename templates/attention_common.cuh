@@ -5,84 +5,15 @@
 // functions that reach the tile's data where that template keeps it: struct MaskSource with predicate_word and mask_word,
 // and value_address. Keeps true: no asm and no memory but through those functions and the plan's tables.
 
-// ---- The plan ----
+// splat:region(element)
+#include "element_common.cuh"
+// splat:end
 
-// LATTICE: tiles may walk the sequence otherwise than token by token. MERGE: launches may merge into earlier ones' results.
+// splat:region(plan)
+#include "plan_common.cuh"
+// splat:end
+
 // FOLD: query heads of a group share row tiles. SPLIT: long row tiles come in parts, which are combined afterwards.
-
-// The kinds of predicate, numbered as enum sp_pred_kind, and which of them this kernel knows.
-enum PredicateKind { PRED_NONE, PRED_LOWER, PRED_UPPER, PRED_BOUNDS, PRED_TABLE, PRED_PERIODIC, PRED_BITS };
-constexpr bool HAS_PARTIAL = (PREDICATE_MASK & ~1u) != 0;
-constexpr bool HAS_TABLE = (PREDICATE_MASK >> PRED_TABLE & 1) != 0;
-constexpr bool HAS_BITS = (PREDICATE_MASK >> PRED_BITS & 1) != 0;
-
-// The plan's records, as src/analysis/plan.h has them.
-struct alignas(16) sp_row_tile {
-    int tile, segment, segment_count, tiles;
-    int slot; // 1 + place of a part in the workspace; 0: the results are final
-    int reserved[3];
-};
-struct alignas(16) sp_segment {
-    int first, count, code, predicate;
-};
-struct alignas(16) sp_predicate {
-    int lo_slope, lo_offset;
-    int hi_slope, hi_offset;
-    int stride, width;
-    int phase_slope, phase_offset;
-};
-
-// Bytes of a row of a tile's bitmask.
-constexpr int BITS_ROW_BYTES = TILE_COLS / 8;
-static_assert(sizeof(sp_predicate) == 32, "two chunks");
-
-// What a PARTIAL tile needs to know: its predicate, bounds table or bitmask.
-constexpr int TABLE_BYTES = HAS_TABLE ? 8 * TILE_ROWS : 0;
-constexpr int BITS_BYTES = HAS_BITS ? TILE_ROWS * BITS_ROW_BYTES : 0;
-constexpr int WORDS_BYTES = TABLE_BYTES > BITS_BYTES ? TABLE_BYTES : BITS_BYTES;
-constexpr int MASK_BYTES = WORDS_BYTES > static_cast<int>(sizeof(sp_predicate)) ? WORDS_BYTES
-                                                                                 : static_cast<int>(sizeof(sp_predicate));
-
-// Where in global memory that is for predicate, table or bitmask `number`, and how many bytes of it.
-__device__ __forceinline__ const char *mask_data(const sp_launch_args &args, int kind, sp_i64 number, int &bytes)
-{
-    const void *from = args.predicates;
-    bytes = static_cast<int>(sizeof(sp_predicate));
-    if (HAS_TABLE && kind == PRED_TABLE) {
-        from = args.table;
-        bytes = TABLE_BYTES;
-    }
-    if (HAS_BITS && kind == PRED_BITS) {
-        from = args.bits;
-        bytes = BITS_BYTES;
-    }
-    return static_cast<const char *>(from) + number * bytes;
-}
-
-// ---- Positions and tokens ----
-
-// Where a tile begins under a view: the first token's place in the grid, and the step from one grid row to the next.
-struct Place {
-    int x, y;
-    int longer; // 1: the zone has a grid row that is not complete elsewhere
-};
-
-__device__ __forceinline__ Place place_of(const sp_launch_view &view, int position)
-{
-    const int zone = position / view.pitch;
-    Place place;
-    place.x = zone << view.c_log2;
-    place.y = (position - zone * view.pitch) >> view.c_log2;
-    place.longer = place.x + (1 << view.c_log2) <= view.rest;
-    return place;
-}
-
-// The token of row `row` of a tile, or a number beyond every length where there is none.
-__device__ __forceinline__ int token_of(const sp_launch_view &view, const Place &place, int row)
-{
-    const int x = place.x + (row & ((1 << view.c_log2) - 1));
-    return x < view.n0 ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
-}
 
 // ---- Heads and queries ----
 
@@ -107,22 +38,16 @@ __device__ __forceinline__ Pair pair_of(const sp_launch_args &args, int pair)
     return p;
 }
 
-// The rows of a row tile.
-struct RowMap {
-    const sp_launch_view *view;
-    Place place;
-    int first; // without views
+// The rows of a row tile of a pair.
+struct QueryMap {
+    RowMap rows;
     int heads; // with FOLD: query heads from the pair's first to the end of its group
 };
 
-__device__ __forceinline__ RowMap map_rows(const sp_launch_args &args, int tile, const Pair &pair)
+__device__ __forceinline__ QueryMap map_queries(const sp_launch_args &args, int tile, const Pair &pair)
 {
-    RowMap map = {};
-    map.first = tile * TILE_ROWS;
-    if constexpr (LATTICE) {
-        map.view = &args.row_view;
-        map.place = place_of(args.row_view, map.first);
-    }
+    QueryMap map = {};
+    map.rows = map_rows(args, tile);
     map.heads = args.fold_heads - pair.first;
     return map;
 }
@@ -133,13 +58,10 @@ struct RowOwner {
     bool present;
 };
 
-__device__ __forceinline__ RowOwner owner_of(const sp_launch_args &args, const RowMap &map, int row)
+__device__ __forceinline__ RowOwner owner_of(const sp_launch_args &args, const QueryMap &map, int row)
 {
     RowOwner owner;
-    if constexpr (LATTICE)
-        owner.query = token_of(*map.view, map.place, row);
-    else
-        owner.query = map.first + row;
+    owner.query = query_of(map.rows, row);
     owner.head = 0;
     if constexpr (FOLD) {
         owner.head = owner.query & ((1 << args.fold_log2) - 1);
@@ -175,100 +97,13 @@ typedef float Outputs[ROW_BLOCKS][VALUE_BLOCKS][4];
 typedef float RowValues[ROW_BLOCKS][2];
 typedef unsigned Weights[KEY_STEPS][ROW_BLOCKS][4]; // p, packed as the a operand of p v
 
-__device__ __forceinline__ float infinity()
-{
-    return __int_as_float(0x7f800000);
-}
-
-// ---- Element type ----
-
-// Exponent bits of an element.
-constexpr unsigned EXPONENT = IS_BF16 ? 0x7f80u : 0x7c00u;
-
-__device__ __forceinline__ unsigned pack(float low, float high)
-{
-    if constexpr (IS_BF16)
-        return pack_bf16(low, high);
-    else
-        return pack_f16(low, high);
-}
-
-// Half e of a word as fp32.
-__device__ __forceinline__ float unpack(unsigned pair, int e)
-{
-    if constexpr (IS_BF16)
-        return __int_as_float(static_cast<int>(e ? pair & 0xffff0000u : pair << 16));
-    else
-        return unpack_f16(pair, e);
-}
-
-// Bit 15 of each half that is inf or NaN: adding the lowest exponent bit to a full exponent carries into it.
-__device__ __forceinline__ unsigned nonfinite_bits(unsigned pair)
-{
-    constexpr unsigned lowest = EXPONENT & (~EXPONENT + 1);
-    return ((pair & (EXPONENT * 0x10001u)) + lowest * 0x10001u) & 0x80008000u;
-}
-
-// ---- Masking ----
-
-// A PARTIAL tile as a thread sees it.
-struct MaskTile {
-    MaskSource source; // its struct sp_predicate, bounds table or bitmask
-    int tile_row;      // the thread's first row within the tile; the others are 8, 16 and 24 further
-    int row;           // the same row's position
-    int column;        // the position of the thread's first column; the others are 8 * block + e further
-};
-
-constexpr int THREAD_ROWS = 2 * ROW_BLOCKS;
-
-// Field of the tile's predicate, by its place in struct sp_predicate.
-enum PredicateField { LO_SLOPE, LO_OFFSET, HI_SLOPE, HI_OFFSET, STRIDE, WIDTH, PHASE_SLOPE, PHASE_OFFSET };
-
-__device__ __forceinline__ int predicate_field(const MaskTile &tile, PredicateField field)
-{
-    return predicate_word(tile.source, field);
-}
-
-// slope * row + offset, which fits an int for every row of the mask; rows beyond it may wrap, and are not stored.
-__device__ __forceinline__ int affine(int slope, int row, int offset)
-{
-    return static_cast<int>(static_cast<unsigned>(slope) * static_cast<unsigned>(row) +
-                            static_cast<unsigned>(offset));
-}
-
-// A column bound relative to the thread's first column. Clamping to 0 first keeps the difference in range.
-__device__ __forceinline__ int relative(const MaskTile &tile, int bound)
-{
-    return (bound > 0 ? bound : 0) - tile.column;
-}
-
 __device__ __forceinline__ float &score(Scores &s, int thread_row, int block, int e)
 {
     return s[thread_row / 2][block][2 * (thread_row % 2) + e];
 }
 
-// splat:region(predicates)
-// j < hi(i)
-__device__ __forceinline__ void mask_upper(const MaskTile &tile, Scores &s)
-{
-    const int hi_slope = predicate_field(tile, HI_SLOPE), hi_offset = predicate_field(tile, HI_OFFSET);
-#pragma unroll
-    for (int r = 0; r < THREAD_ROWS; ++r) {
-        const int hi = relative(tile, affine(hi_slope, tile.row + 8 * r, hi_offset));
-#pragma unroll
-        for (int block = 0; block < COL_BLOCKS; ++block)
-#pragma unroll
-            for (int e = 0; e < 2; ++e)
-                if (8 * block + e >= hi)
-                    score(s, r, block, e) = -infinity();
-    }
-}
-
-__device__ __forceinline__ void apply_predicate(int kind, const MaskTile &tile, Scores &s)
-{
-    if (kind == PRED_UPPER)
-        mask_upper(tile, s);
-}
+// splat:region(mask)
+#include "mask_common.cuh"
 // splat:end
 
 // ---- Running softmax ----
@@ -466,33 +301,4 @@ __device__ __forceinline__ void add_nonfinite(const Weights &p, unsigned v_tile,
                     for (int e = 0; e < 2; ++e)
                         o[r / 2][b][2 * (r % 2) + e] += sum[r][e];
     }
-}
-
-// ---- Which work comes next ----
-
-struct Work {
-    int pair; // batch * heads + head
-    sp_row_tile row_tile;
-};
-
-// Blocks are numbered section by section of (batch, head) pairs, whose keys and values share the L2 cache; within a
-// section by place in the launch order, longest row tile first; then by pair.
-__device__ __forceinline__ Work find_work(const sp_launch_args &args, int item)
-{
-    const int pairs = args.batch * args.heads;
-    const int section = args.section < pairs ? args.section : pairs;
-    const int first_pair = item / (args.row_tile_count * section) * section;
-    const int within = item - first_pair * args.row_tile_count;
-    const int width = pairs - first_pair < section ? pairs - first_pair : section;
-    Work work;
-    work.pair = first_pair + within % width;
-    sp_i64 index = within / width;
-    if constexpr (MASK_MAP) {
-        const int map_batch = args.map_batch == 1 ? 0 : work.pair / args.heads;
-        const int map_head = args.map_heads == 1 ? 0 : work.pair % args.heads;
-        index += sp_i64(args.row_tile_count) *
-                 static_cast<const int *>(args.map)[sp_i64(map_batch) * args.map_heads + map_head];
-    }
-    work.row_tile = static_cast<const sp_row_tile *>(args.row_tiles)[index];
-    return work;
 }

@@ -161,84 +161,14 @@ __device__ __forceinline__ const sp_launch_view &column_view(const sp_launch_arg
     return args.column_views[LATTICE ? cursor.view : 0];
 }
 
-// ---- Copies ----
+// splat:region(copies)
+#include "copies_sm80.cuh"
+// splat:end
 
-// How many columns of chunks the threads of a block are laid out in: a power of two, the surplus idle, so that a
-// thread stays in one column and steps down by the same number of rows, at most all of them.
-__host__ __device__ constexpr int thread_columns(int rows, int chunks)
-{
-    int columns = 1;
-    while (columns < chunks || columns * rows < THREADS)
-        columns *= 2;
-    return columns;
-}
-
-// Calls visit(row, chunk) for this thread's share of ROWS rows of CHUNKS chunks. The same thread gets the same ones
-// each time.
-template <int ROWS, int CHUNKS, class Visit> __device__ __forceinline__ void for_own_chunks(Visit visit)
-{
-    constexpr int COLUMNS = thread_columns(ROWS, CHUNKS), STEP = THREADS / COLUMNS;
-    static_assert(ROWS % STEP == 0, "every thread has the same number of rows");
-    const int row = static_cast<int>(threadIdx.x) / COLUMNS, chunk = static_cast<int>(threadIdx.x) % COLUMNS;
-    if (chunk < CHUNKS)
-#pragma unroll
-        for (int step = 0; step < ROWS; step += STEP)
-            visit(row + step, chunk);
-}
-
-// The address of this thread's first chunk among ROWS rows of CHUNKS chunks.
-template <int ROWS, int CHUNKS>
-__device__ __forceinline__ const char *own_source(const char *rows, sp_i64 row_bytes)
-{
-    constexpr int COLUMNS = thread_columns(ROWS, CHUNKS);
-    const int row = static_cast<int>(threadIdx.x) / COLUMNS, chunk = static_cast<int>(threadIdx.x) % COLUMNS;
-    return settle(rows + row * row_bytes + 16 * chunk);
-}
-
-// Starts copying rows first .. first + ROWS of a tensor to rows PITCH bytes apart; `source` is own_source of its
-// row 0. Its rows hold FILLED chunks; rows from `limit` on, and chunks from FILLED on, become zero (`anywhere` is a
-// valid address for them). Shares the chunks out like for_own_chunks; the source address moves on by additions, so
-// that no other need be kept.
-template <int ROWS, int CHUNKS, int FILLED, int PITCH>
-__device__ __forceinline__ void copy_rows(unsigned shared, const char *source, sp_i64 row_bytes, int first,
-                                          int limit, const void *anywhere)
-{
-    constexpr int COLUMNS = thread_columns(ROWS, CHUNKS), STEP = THREADS / COLUMNS;
-    static_assert(ROWS % STEP == 0, "every thread has the same number of rows");
-    const int row = static_cast<int>(threadIdx.x) / COLUMNS, chunk = static_cast<int>(threadIdx.x) % COLUMNS;
-    const int rows_left = CHUNKS == FILLED || chunk < FILLED ? limit - first - row : 0;
-    source += first * row_bytes;
-    if (chunk < CHUNKS)
-#pragma unroll
-        for (int step = 0; step < ROWS; step += STEP) {
-            const bool present = step < rows_left;
-            copy_async_chunk(shared + (row + step) * PITCH + 16 * chunk, present ? source : anywhere, present);
-            source += STEP * row_bytes;
-        }
-}
-
-// The same for the ROWS tokens of a tile at position `first` of a view; `rows` is the head's row 0.
-template <int ROWS, int CHUNKS, int FILLED, int PITCH>
-__device__ __forceinline__ void copy_lattice(unsigned shared, const char *rows, sp_i64 row_bytes,
-                                             const sp_launch_view &view, int first, int limit, const void *anywhere)
-{
-    constexpr int COLUMNS = thread_columns(ROWS, CHUNKS), STEP = THREADS / COLUMNS;
-    const Place place = place_of(view, first);
-    const int chunk = static_cast<int>(threadIdx.x) % COLUMNS;
-    if (chunk < CHUNKS)
-#pragma unroll 1
-        for (int row = static_cast<int>(threadIdx.x) / COLUMNS; row < ROWS; row += STEP) {
-            const int token = token_of(view, place, row);
-            const bool present = token < limit && (CHUNKS == FILLED || chunk < FILLED);
-            copy_async_chunk(shared + row * PITCH + 16 * chunk,
-                             present ? rows + token * row_bytes + 16 * chunk : anywhere, present);
-        }
-}
-
-// The same for the ROWS rows of a row tile whose heads share it; `rows` is query 0 of the pair's first head.
+// Starts copying the ROWS rows of a row tile whose heads share it; `rows` is query 0 of the pair's first head.
 template <int ROWS, int CHUNKS, int FILLED, int PITCH>
 __device__ __forceinline__ void copy_folded(unsigned shared, const char *rows, const sp_launch_args &args,
-                                            const RowMap &map)
+                                            const QueryMap &map)
 {
     constexpr int COLUMNS = thread_columns(ROWS, CHUNKS), STEP = THREADS / COLUMNS;
     const int chunk = static_cast<int>(threadIdx.x) % COLUMNS;
@@ -250,18 +180,6 @@ __device__ __forceinline__ void copy_folded(unsigned shared, const char *rows, c
             const char *from = rows + 2 * (owner.query * args.q_row + owner.head * args.q_head) + 16 * chunk;
             copy_async_chunk(shared + row * PITCH + 16 * chunk, present ? from : args.q, present);
         }
-}
-
-// One tile of queries, keys or values, under its view: `rows` is the head's row 0, or this thread's own_source of it without
-// views.
-template <int ROWS, int CHUNKS, int FILLED, int PITCH>
-__device__ __forceinline__ void copy_tile(unsigned shared, const char *rows, sp_i64 row_bytes,
-                                          const sp_launch_view &view, int first, int limit, const void *anywhere)
-{
-    if constexpr (LATTICE)
-        copy_lattice<ROWS, CHUNKS, FILLED, PITCH>(shared, rows, row_bytes, view, first, limit, anywhere);
-    else
-        copy_rows<ROWS, CHUNKS, FILLED, PITCH>(shared, rows, row_bytes, first, limit, anywhere);
 }
 
 // Starts copying what the tile in the record needs besides k and v if it is PARTIAL: its predicate, table or
@@ -386,7 +304,7 @@ __device__ __forceinline__ void store_results(unsigned q_warp, int warp_row, con
                                               const RowValues &row_sum, Outputs &o, const sp_launch_args &args)
 {
     const Pair pair = pair_of(args, work.pair);
-    const RowMap rows = map_rows(args, work.row_tile.tile, pair);
+    const QueryMap rows = map_queries(args, work.row_tile.tile, pair);
     char *o_pair = static_cast<char *>(args.o) + 2 * (pair.batch * args.o_batch + pair.head * args.o_head);
     float *lse_pair = args.lse ? args.lse + (pair.batch * args.lse_batch + pair.head * args.lse_head) : nullptr;
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
@@ -489,7 +407,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         const char *v = head_rows(args.v, pair.batch * args.v_batch + pair.kv_head * args.v_head);
         if constexpr (FOLD)
             copy_folded<TILE_ROWS, HEAD_CHUNKS, HEAD_DIM / 8, Q_PITCH>(shared, q, args,
-                                                                       map_rows(args, work.row_tile.tile, pair));
+                                                                       map_queries(args, work.row_tile.tile, pair));
         if constexpr (!LATTICE) {
             q = own_source<TILE_ROWS, HEAD_CHUNKS>(q, 2 * args.q_row);
             k = own_source<TILE_COLS, HEAD_CHUNKS>(k, 2 * args.k_row);

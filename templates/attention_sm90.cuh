@@ -24,6 +24,9 @@
 
 // splat:region(ptx)
 #include "ptx_sm80.cuh"
+// splat:end
+
+// splat:region(ptx_sm90)
 #include "ptx_sm90.cuh"
 // splat:end
 
@@ -498,8 +501,8 @@ __device__ __forceinline__ void copy_queries(const sp_launch_args &args, const T
         write_wide(record + 24, pair.batch * args.lse_batch + pair.head * args.lse_head);
     }
     if constexpr (LATTICE || FOLD) {
-        const RowMap rows = map_rows(args, work.row_tile.tile, pair);
-        write_record(record + 32, rows.place.x, rows.place.y, rows.heads, 0);
+        const QueryMap rows = map_queries(args, work.row_tile.tile, pair);
+        write_record(record + 32, rows.rows.place.x, rows.rows.place.y, rows.heads, 0);
     }
     if (work.row_tile.segment_count == 0) {
         barrier_arrive(barrier);
@@ -728,20 +731,20 @@ struct ResultRows {
     float *lse[2];
 };
 
-__device__ __forceinline__ RowMap rows_of(const sp_launch_args &args, unsigned shared, int item, const ItemPlace &place)
+__device__ __forceinline__ QueryMap rows_of(const sp_launch_args &args, unsigned shared, int item, const ItemPlace &place)
 {
-    RowMap rows;
-    rows.first = read_item(shared, item).tile * TILE_ROWS;
-    rows.view = &args.row_view;
-    rows.place = place.rows;
-    rows.heads = place.heads;
-    return rows;
+    QueryMap map;
+    map.rows.first = read_item(shared, item).tile * TILE_ROWS;
+    map.rows.view = &args.row_view;
+    map.rows.place = place.rows;
+    map.heads = place.heads;
+    return map;
 }
 
 __device__ __forceinline__ ResultRows result_rows(const sp_launch_args &args, unsigned shared, int item, int tile_row)
 {
     const ItemPlace place = read_place(shared, item);
-    const RowMap rows = rows_of(args, shared, item, place);
+    const QueryMap rows = rows_of(args, shared, item, place);
     ResultRows to;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
     const int row = number % TILE_ROWS, index = number / TILE_ROWS % pairs;
     const sp_split split = static_cast<const sp_split *>(args.splits)[number / TILE_ROWS / pairs];
     const Pair pair = pair_of(args, index);
-    const RowOwner owner = owner_of(args, map_rows(args, split.tile, pair), row);
+    const RowOwner owner = owner_of(args, map_queries(args, split.tile, pair), row);
     if (!owner.present)
         return;
     const sp_i64 first = part_row(args, split.first_slot + 1, index, row), step = sp_i64(pairs) * TILE_ROWS;

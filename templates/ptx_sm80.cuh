@@ -46,6 +46,19 @@ __device__ __forceinline__ void store_shared_u32(unsigned address, unsigned valu
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
+// Address a multiple of 2.
+__device__ __forceinline__ unsigned load_shared_u16(unsigned address)
+{
+    unsigned short value;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void store_shared_u16(unsigned address, unsigned value)
+{
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<unsigned short>(value)) : "memory");
+}
+
 // Address a multiple of 16.
 __device__ __forceinline__ Chunk load_shared_chunk(unsigned address)
 {
@@ -111,6 +124,15 @@ __device__ __forceinline__ void copy_async_chunk(unsigned shared, const void *gl
                  : "memory");
 }
 
+// Copies the first `bytes` of a chunk, 0 to 16, and writes zeros for the others. Both addresses are multiples of 16; the source
+// must be a valid address even when nothing is read.
+__device__ __forceinline__ void copy_async_part(unsigned shared, const void *global, int bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared),
+                 "l"(__cvta_generic_to_global(global)), "r"(bytes)
+                 : "memory");
+}
+
 // Copies 4 bytes; both addresses are multiples of 4.
 __device__ __forceinline__ void copy_async_u32(unsigned shared, const void *global)
 {
@@ -160,6 +182,12 @@ __device__ __forceinline__ float shuffle_xor(float value, int mask)
 __device__ __forceinline__ unsigned shuffle_xor_u32(unsigned value, int mask)
 {
     return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+// Bit l is lane l's flag; all 32 lanes take part.
+__device__ __forceinline__ unsigned warp_ballot(bool flag)
+{
+    return __ballot_sync(0xffffffffu, flag);
 }
 
 // The bitwise or over the four lanes that differ in the last two bits of their number; all 32 lanes take part.
@@ -218,6 +246,12 @@ __device__ __forceinline__ float unpack_f16(unsigned pair, int e)
         : "=f"(x)
         : "r"(e ? pair >> 16 : pair & 0xffffu));
     return x;
+}
+
+// Bits that are set.
+__device__ __forceinline__ int count_bits(unsigned word)
+{
+    return __popc(word);
 }
 
 // 1 / x to about 1 ulp.

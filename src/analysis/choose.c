@@ -15,6 +15,7 @@
 #include "analysis/ints.h"
 #include "analysis/layout.h"
 #include "analysis/split.h"
+#include "analysis/values.h"
 #include "common/error.h"
 #include "common/strbuf.h"
 
@@ -31,6 +32,7 @@ static const int64_t segments_max = (int64_t)1 << 24;
 struct shape {
     const struct sp_tune_row *row;
     int tune_index, layout;
+    bool barred;                     /* for operators on values: the layout does not have a row's values in order */
     int64_t full, partial, segments; /* summed over distinct masks; segments at most */
     double work_ns[SP_PASSES_MAX], longest_ns[SP_PASSES_MAX];
     double tiles[SP_PASSES_MAX]; /* of all (batch, head) pairs */
@@ -41,7 +43,7 @@ struct shape {
 struct sp_choice {
     const struct sp_tune_table *table;
     const splat_options *options;
-    const struct sp_mask_set *set;
+    const struct sp_mask_set *set, *values;
     struct sp_layout layouts[SP_LAYOUTS_MAX];
     int layout_count;
     const struct sp_tune_row *rows[ROWS_MAX]; /* of the table, those that may serve */
@@ -314,9 +316,10 @@ static enum splat_status count_layout(struct sp_choice *c, int index)
     enum splat_status status = sp_layout_realise(layout, c->set, &suited);
     if (status != SPLAT_OK || !suited)
         return status;
+    const bool barred = c->options->op != SPLAT_OP_ATTENTION && !sp_values_suit(layout, c->values, c->options->op);
     for (int k = 0; k < c->row_count; k++)
-        shapes[k] =
-            (struct shape){.row = c->rows[k], .tune_index = (int)(c->rows[k] - c->table->rows), .layout = index};
+        shapes[k] = (struct shape){
+            .row = c->rows[k], .tune_index = (int)(c->rows[k] - c->table->rows), .layout = index, .barred = barred};
     for (int64_t m = 0; m < c->set->count && status == SPLAT_OK; m++)
         for (int p = 0; p < layout->pass_count && status == SPLAT_OK; p++)
             status = count_pass(c, layout, shapes, m, p);
@@ -326,11 +329,28 @@ static enum splat_status count_layout(struct sp_choice *c, int index)
 
 /* ---- Cost ---- */
 
+/* The values and the tensors of an operator on them, each moved once. */
+static double bytes_of_values(const struct sp_choice *c, double size)
+{
+    const splat_options *o = c->options;
+    double pairs = 0, uses = 0;
+    for (int64_t k = 0; k < c->set->count; k++) {
+        pairs += (double)c->set->uses[k] * (double)splat_acsr_pairs(c->set->acsr[k]);
+        uses += (double)c->set->uses[k];
+    }
+    if (o->op == SPLAT_OP_SOFTMAX)
+        return 2.0 * size * pairs;
+    double kv_uses = o->kv_heads ? uses * (double)o->kv_heads / (double)o->heads : uses;
+    return size * (pairs + (double)o->head_dim * (uses * (double)c->set->q_len + kv_uses * (double)c->set->kv_len));
+}
+
 /* Q, K, V, O and LSE, each moved once, of K and V no more than `tile_columns`, the columns of all tiles together; O
  * and LSE twice in a launch that merges. */
 static double bytes_of_launch(const struct sp_choice *c, double tile_columns, bool merges)
 {
     const splat_options *o = c->options;
+    if (o->op != SPLAT_OP_ATTENTION)
+        return bytes_of_values(c, o->dtype == SPLAT_FP32 ? 4.0 : 2.0);
     double value_dim = (double)(o->value_dim ? o->value_dim : o->head_dim), dims = (double)o->head_dim + value_dim;
     double size = o->dtype == SPLAT_FP32 ? 4.0 : 2.0, uses = 0;
     for (int64_t k = 0; k < c->set->count; k++)
@@ -521,7 +541,10 @@ static enum splat_status list_candidates(const struct sp_choice *c, int best, st
         if (k == c->shape_count || k == best || !listed(c, k, best))
             continue;
         describe(c, &c->shapes[k], &c->shapes[best], out);
-        if (k < best)
+        if (c->shapes[k].barred)
+            snprintf(out->reason, sizeof out->reason,
+                     "not for this operator: a row's values would not come in the order of its columns");
+        else if (k < best)
             snprintf(out->reason, sizeof out->reason, "not for this mask: its kernel knows affine bounds only");
         out++;
     }
@@ -533,7 +556,7 @@ enum splat_status sp_choice_take(struct sp_choice *c, bool affine_rows, struct s
                                  const struct sp_layout **layout)
 {
     int best = 0;
-    while (best < c->shape_count && !affine_rows && c->shapes[best].row->affine_only)
+    while (best < c->shape_count && (c->shapes[best].barred || (!affine_rows && c->shapes[best].row->affine_only)))
         best++;
     if (best == c->shape_count)
         return fail_without_shape(c, affine_rows);
@@ -577,7 +600,7 @@ static double best_us(const struct sp_choice *c)
 {
     double best = HUGE_VAL;
     for (int k = 0; k < c->shape_count; k++) {
-        double us = predicted_us(c, &c->shapes[k]);
+        double us = c->shapes[k].barred ? HUGE_VAL : predicted_us(c, &c->shapes[k]);
         best = us < best ? us : best;
     }
     return best;
@@ -604,7 +627,7 @@ static enum splat_status count_promising(struct sp_choice *c)
         if (least_us[next] < best_us(c))
             status = count_layout(c, next);
     }
-    if (status == SPLAT_OK && c->shape_count == 0) /* none but token order suits every mask */
+    if (status == SPLAT_OK && best_us(c) == HUGE_VAL) /* none but token order suits every mask */
         status = count_layout(c, 0);
     return status;
 }
@@ -635,6 +658,12 @@ static enum splat_status count_layouts(struct sp_choice *c)
         status = count_promising(c);
     else if (asked <= c->layout_count)
         status = count_layout(c, (int)asked - 1);
+    if (status == SPLAT_OK && asked && c->shape_count > 0 && c->shapes[0].barred)
+        return sp_fail(
+            SPLAT_UNSUPPORTED,
+            "layout is %lld, %s; operators on values need one in which a row's positions are in the order of "
+            "its columns",
+            (long long)asked, c->layouts[asked - 1].name);
     if (status != SPLAT_OK || c->shape_count > 0)
         return status;
     if (asked > c->layout_count)
@@ -644,15 +673,16 @@ static enum splat_status count_layouts(struct sp_choice *c)
                    c->layouts[asked - 1].name);
 }
 
-enum splat_status sp_choice_make(const struct sp_mask_set *set, const splat_options *options,
-                                 struct sp_choice **choice)
+enum splat_status sp_choice_make(const struct sp_mask_set *set, const struct sp_mask_set *values,
+                                 const splat_options *options, struct sp_choice **choice)
 {
     struct sp_choice *c = calloc(1, sizeof *c);
     if (!c)
         return sp_no_memory("the choice of tiles", sizeof *c);
-    c->table = sp_tune_table_for(options->arch);
+    c->table = sp_tune_table_of(options->op, options->arch);
     c->options = options;
     c->set = set;
+    c->values = values;
     enum splat_status status = gather_rows(c);
     if (status == SPLAT_OK)
         status = count_layouts(c);

@@ -26,10 +26,11 @@ struct sp_layout;
  * (products, loads), a part does not (softmax, masking). */
 double sp_dim_factor(const struct sp_tune_row *row, const splat_options *options);
 
-/* Counts and predicts. The set must outlive the choice. SPLAT_UNSUPPORTED when options force a shape that the table
- * does not have or a layout that does not suit the masks, SPLAT_NO_MEMORY. */
-enum splat_status sp_choice_make(const struct sp_mask_set *set, const splat_options *options,
-                                 struct sp_choice **choice);
+/* Counts and predicts. `values` is the masks of the values, for operators on them (values.h). The sets must outlive
+ * the choice. SPLAT_UNSUPPORTED when options force a shape that the table does not have or a layout that does not
+ * suit the masks, SPLAT_NO_MEMORY. */
+enum splat_status sp_choice_make(const struct sp_mask_set *set, const struct sp_mask_set *values,
+                                 const splat_options *options, struct sp_choice **choice);
 
 /* Fills the plan's candidates, tile shape, tune row and predicted time, and gives the layout taken, which the
  * choice owns. Shapes for affine predicates only count when `affine_rows`. SPLAT_UNSUPPORTED when no shape is left.

@@ -9,7 +9,7 @@ int64_t sp_fold_for(const splat_mask *mask, const splat_options *options)
 {
     const int64_t rows = splat_mask_q_len(mask), kv_heads = options->kv_heads ? options->kv_heads : options->heads;
     const int64_t group = options->heads / kv_heads;
-    if (options->device == SPLAT_DEVICE_CPU || options->dtype == SPLAT_FP32 || group == 1 || rows >= SHORTEST_TILE)
+    if (options->op != SPLAT_OP_ATTENTION || options->device == SPLAT_DEVICE_CPU || options->dtype == SPLAT_FP32 || group == 1 || rows >= SHORTEST_TILE)
         return 1;
     if (mask->kind == SP_MASK_MAP && mask->heads > 1)
         return 1; /* heads of a group may have masks of their own */

@@ -8,6 +8,13 @@ const struct sp_tune_table *sp_tune_table_for(enum splat_arch arch)
     return arch == SPLAT_ARCH_SM80 ? &sp_tune_sm80 : &sp_tune_h200;
 }
 
+const struct sp_tune_table *sp_tune_table_of(enum splat_op op, enum splat_arch arch)
+{
+    if (op == SPLAT_OP_ATTENTION)
+        return sp_tune_table_for(arch);
+    return arch == SPLAT_ARCH_SM80 ? &sp_tune_sparse_sm80 : &sp_tune_sparse_h200;
+}
+
 static enum splat_status check_dim(const char *name, int64_t dim)
 {
     if (dim < 8 || dim > 256 || dim % 8 != 0)
@@ -27,6 +34,10 @@ static enum splat_status check_enums(const splat_options *o)
     if (o->arch != SPLAT_ARCH_AUTO && o->arch != SPLAT_ARCH_SM80 && o->arch != SPLAT_ARCH_SM90A)
         return sp_fail(SPLAT_INVALID, "arch is %d; it must be SPLAT_ARCH_AUTO, SPLAT_ARCH_SM80 or SPLAT_ARCH_SM90A",
                        (int)o->arch);
+    if ((int)o->op < SPLAT_OP_ATTENTION || (int)o->op > SPLAT_OP_SPMM_TRANSPOSED)
+        return sp_fail(SPLAT_INVALID,
+                       "op is %d; it must be from SPLAT_OP_ATTENTION to SPLAT_OP_SPMM_TRANSPOSED (%d)", (int)o->op,
+                       (int)SPLAT_OP_SPMM_TRANSPOSED);
     return SPLAT_OK;
 }
 
@@ -62,11 +73,21 @@ enum splat_status sp_options_check(const splat_options *options)
         return sp_fail(SPLAT_INVALID, "options is null");
     enum splat_status status =
         sp_check_struct_size("options", "splat_options_init", options->struct_size, sizeof *options);
-    if (status == SPLAT_OK)
+    if (status == SPLAT_OK && options->op != SPLAT_OP_SOFTMAX)
         status = check_dim("head_dim", options->head_dim);
     if (status == SPLAT_OK && options->value_dim != 0)
         status = check_dim("value_dim", options->value_dim);
     if (status == SPLAT_OK)
         status = check_enums(options);
     return status == SPLAT_OK ? check_counts(options) : status;
+}
+
+void sp_options_dims(splat_options *options)
+{
+    if (options->op == SPLAT_OP_SDDMM)
+        options->value_dim = options->head_dim;
+    else if (options->op == SPLAT_OP_SOFTMAX)
+        options->head_dim = options->value_dim = 8;
+    else if (options->op != SPLAT_OP_ATTENTION)
+        options->head_dim = options->value_dim = options->value_dim ? options->value_dim : options->head_dim;
 }

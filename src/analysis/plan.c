@@ -16,6 +16,7 @@
 #include "analysis/layout.h"
 #include "analysis/plan.h"
 #include "analysis/split.h"
+#include "analysis/values.h"
 #include "common/error.h"
 
 static double now_ms(void)
@@ -179,13 +180,13 @@ static void drop_tiles(struct splat_plan *plan)
 
 /* Takes the cheapest candidate; when its kernel knows affine bounds only and the tiles turn out to need more, the
  * cheapest of the others. */
-static enum splat_status choose_and_build(const struct sp_mask_set *set, const splat_options *options,
-                                          struct splat_plan *plan)
+static enum splat_status choose_and_build(const struct sp_mask_set *set, const struct sp_mask_set *values,
+                                          const splat_options *options, struct splat_plan *plan)
 {
-    const struct sp_tune_table *table = sp_tune_table_for(options->arch);
+    const struct sp_tune_table *table = sp_tune_table_of(options->op, options->arch);
     const struct sp_layout *layout;
     struct sp_choice *choice;
-    enum splat_status status = sp_choice_make(set, options, &choice);
+    enum splat_status status = sp_choice_make(set, values, options, &choice);
     if (status != SPLAT_OK)
         return status;
     status = sp_choice_take(choice, true, plan, &layout);
@@ -220,10 +221,19 @@ static enum splat_status make_plan(const splat_mask *mask, const splat_options *
         plan->allowed_pairs += splat_acsr_pairs(set->acsr[k]);
         plan->families += splat_acsr_families(set->acsr[k]);
     }
+    struct sp_mask_set planned;
     status = fold_masks(set);
     if (status == SPLAT_OK)
-        status = choose_and_build(set, options, plan);
-    return status == SPLAT_OK ? sp_split_rows(plan, options, set) : status;
+        status = sp_values_masks(set, options->op, &planned);
+    if (status != SPLAT_OK)
+        return status;
+    plan->q_len = planned.q_len / set->fold;
+    plan->kv_len = planned.kv_len;
+    status = choose_and_build(&planned, set, options, plan);
+    sp_values_free(set, &planned);
+    if (status == SPLAT_OK)
+        status = sp_split_rows(plan, options, set);
+    return status == SPLAT_OK && options->op != SPLAT_OP_ATTENTION ? sp_values_add(set, options->op, plan) : status;
 }
 
 enum splat_status splat_plan_create(const splat_mask *mask, const splat_options *options, splat_plan **plan)
@@ -238,7 +248,9 @@ enum splat_status splat_plan_create(const splat_mask *mask, const splat_options 
     if (!made)
         return sp_no_memory("the plan", sizeof *made);
     struct sp_mask_set set = {0};
-    status = make_plan(mask, options, &set, made);
+    splat_options full = *options;
+    sp_options_dims(&full);
+    status = make_plan(mask, &full, &set, made);
     free_masks(&set);
     if (status != SPLAT_OK) {
         splat_plan_destroy(made);
@@ -254,6 +266,9 @@ void splat_plan_destroy(splat_plan *plan)
     if (!plan)
         return;
     drop_tiles(plan);
+    free(plan->row_offsets);
+    free(plan->tile_values);
+    free(plan->first_tiles);
     free(plan->map);
     free(plan->candidates);
     free(plan);
@@ -274,6 +289,11 @@ static int64_t descriptor_bytes(const splat_plan *plan)
                    (size_t)plan->predicate_count * sizeof *plan->predicates +
                    (size_t)plan->table_count * sizeof *plan->table + (size_t)plan->bits_count * sizeof *plan->bits +
                    (size_t)plan->split_count * sizeof *plan->splits;
+    bytes +=
+        (size_t)(plan->row_offsets ? plan->mask_count * plan->row_offset_count : 0) * sizeof *plan->row_offsets +
+        (size_t)plan->tile_value_count * sizeof *plan->tile_values;
+    if (plan->first_tiles)
+        bytes += (size_t)plan->row_tile_count * sizeof *plan->first_tiles;
     if (plan->map)
         bytes += (size_t)(plan->map_batch * plan->map_heads) * sizeof *plan->map;
     return (int64_t)bytes;

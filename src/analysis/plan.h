@@ -89,6 +89,12 @@ struct sp_pass {
     int32_t merge; /* 0: initialises o and lse of every row; 1: merges into them */
 };
 
+/* The values of a row of A that a tile of A^T holds: `count` of them, one after the other from `first`, in one
+ * word. */
+#define SP_TILE_VALUES(first, count) ((first) | (int64_t)(count) << 48)
+#define SP_TILE_VALUES_FIRST(word)   ((word) & (((int64_t)1 << 48) - 1))
+#define SP_TILE_VALUES_COUNT(word)   ((word) >> 48)
+
 struct sp_candidate {
     char summary[176];
     char reason[160];
@@ -125,6 +131,15 @@ struct splat_plan {
     int32_t fold; /* query heads of a group that share a row tile (fold.h): row r is query r / fold; 1: none */
     int32_t *map; /* batch*heads entries: distinct mask of each (batch, head); NULL when mask_count is 1 */
     int64_t map_batch, map_heads; /* of a map, also where its masks are all equal; else 1, 1 */
+    /* Operators on values (values.h); NULL and 0 else. Of each distinct mask of values: q_len + 1 offsets of rows.
+     */
+    int64_t *row_offsets;
+    int64_t row_offset_count; /* of one mask */
+    /* Transposed: SP_TILE_VALUES of column k of tile t of a row tile: tile_values[(first_tile[row tile] + t) * N +
+     * k]. */
+    int64_t *tile_values;
+    int64_t tile_value_count;
+    int64_t *first_tiles; /* by row tile */
     int64_t allowed_pairs, full_tiles, partial_tiles, families;
     double plan_ms, predicted_us;
     struct sp_candidate *candidates; /* ascending predicted time */
@@ -179,7 +194,14 @@ struct sp_tune_table {
 
 const struct sp_tune_table *sp_tune_table_for(enum splat_arch arch);
 
+/* The table of the kernels of an operator. */
+const struct sp_tune_table *sp_tune_table_of(enum splat_op op, enum splat_arch arch);
+
 /* Checks the options alone: sizes, types, combinations; every stage's first call. */
 enum splat_status sp_options_check(const splat_options *options);
+
+/* Gives the dims that the operator does not use the value of one that it does, so that equal kernels have equal
+ * options. */
+void sp_options_dims(splat_options *options);
 
 #endif

@@ -25,7 +25,7 @@ enum {
 
 bool sp_split_serves(const struct sp_mask_set *set, const splat_options *options)
 {
-    return set->count == 1 && options->device != SPLAT_DEVICE_CPU && options->dtype != SPLAT_FP32;
+    return options->op == SPLAT_OP_ATTENTION && set->count == 1 && options->device != SPLAT_DEVICE_CPU && options->dtype != SPLAT_FP32;
 }
 
 double sp_split_cost_ns(const struct sp_tune_table *table)

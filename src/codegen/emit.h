@@ -21,12 +21,22 @@ enum splat_status sp_emit_wgmma(const struct sp_spec *spec, struct sp_strbuf *ou
 int sp_spec_q_stages(const struct sp_spec *spec);
 
 /* Files taken into the library when it is built (embed.c). [begin, end), not NUL-terminated. */
-extern const char sp_file_attention_sm80_begin[], sp_file_attention_sm80_end[];
-extern const char sp_file_attention_sm90_begin[], sp_file_attention_sm90_end[];
-extern const char sp_file_attention_common_begin[], sp_file_attention_common_end[];
-extern const char sp_file_combine_begin[], sp_file_combine_end[];
-extern const char sp_file_ptx_sm80_begin[], sp_file_ptx_sm80_end[];
-extern const char sp_file_ptx_sm90_begin[], sp_file_ptx_sm90_end[];
-extern const char sp_file_launch_args_begin[], sp_file_launch_args_end[];
+#define SP_FILE(name) extern const char sp_file_##name##_begin[], sp_file_##name##_end[]
+SP_FILE(attention_sm80);
+SP_FILE(attention_sm90);
+SP_FILE(attention_common);
+SP_FILE(combine);
+SP_FILE(element_common);
+SP_FILE(plan_common);
+SP_FILE(mask_common);
+SP_FILE(copies_sm80);
+SP_FILE(sparse_common);
+SP_FILE(sddmm_sm80);
+SP_FILE(spmm_sm80);
+SP_FILE(softmax_rows);
+SP_FILE(ptx_sm80);
+SP_FILE(ptx_sm90);
+SP_FILE(launch_args);
+SP_FILE(sparse_args);
 
 #endif

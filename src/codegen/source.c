@@ -4,6 +4,7 @@
  * or environment goes into it. Keeps true: every region of the template is known here and filled once, and every
  * region known here is in the template; anything else is SPLAT_INTERNAL.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "codegen/emit.h"
@@ -46,48 +47,110 @@ static enum splat_status write_params(const struct sp_spec *spec, struct sp_strb
     return SPLAT_OK;
 }
 
-static enum splat_status paste(const char *begin, const char *end, struct sp_strbuf *out)
+/* The parameters of an operator on values. */
+static enum splat_status write_sparse_params(const struct sp_spec *spec, struct sp_strbuf *out)
 {
-    sp_strbuf_add(out, begin, (size_t)(end - begin));
+    sp_strbuf_printf(out, "constexpr bool IS_BF16 = %s;\n", spec->dtype == SPLAT_BF16 ? "true" : "false");
+    if (spec->op == SPLAT_OP_SOFTMAX) {
+        sp_strbuf_printf(out, "constexpr int WARPS = %d;\n", (int)spec->warps);
+        sp_strbuf_printf(out, "constexpr bool MASK_MAP = %s;\n", spec->mask_map ? "true" : "false");
+        return SPLAT_OK;
+    }
+    if (spec->op == SPLAT_OP_SDDMM)
+        sp_strbuf_printf(out, "constexpr int HEAD_DIM = %d;\n", (int)spec->head_dim);
+    else
+        sp_strbuf_printf(out, "constexpr bool TRANSPOSED = %s;\nconstexpr int VALUE_DIM = %d;\n",
+                         spec->op == SPLAT_OP_SPMM_TRANSPOSED ? "true" : "false", (int)spec->value_dim);
+    sp_strbuf_printf(out, "constexpr int TILE_ROWS = %d;\n", (int)spec->tile_rows);
+    sp_strbuf_printf(out, "constexpr int TILE_COLS = %d;\n", (int)spec->tile_cols);
+    sp_strbuf_printf(out, "constexpr int WARPS = %d;\n", (int)spec->warps);
+    sp_strbuf_printf(out, "constexpr int BLOCKS_PER_SM = %d;\n", (int)spec->blocks_per_sm);
+    sp_strbuf_printf(out, "constexpr bool MASK_MAP = %s;\n", spec->mask_map ? "true" : "false");
+    sp_strbuf_printf(out, "constexpr bool LATTICE = %s;\n", spec->lattice ? "true" : "false");
+    sp_strbuf_printf(out, "constexpr unsigned PREDICATE_MASK = 0x%x;\n", (unsigned)spec->predicate_mask);
+    sp_strbuf_printf(out, "constexpr int SHARED_BYTES = %lld;\n", (long long)sp_spec_shared_bytes(spec));
     return SPLAT_OK;
 }
 
-static enum splat_status paste_launch_args(const struct sp_spec *spec, struct sp_strbuf *out)
+/* ---- Templates and their regions ---- */
+
+enum template_number { ATTENTION_SM80, ATTENTION_SM90, SDDMM, SPMM, SOFTMAX, TEMPLATE_COUNT };
+
+/* A template, and what the text that is made from it says it is. */
+struct template
 {
-    (void)spec;
-    return paste(sp_file_launch_args_begin, sp_file_launch_args_end, out);
-}
-
-static enum splat_status paste_ptx(const struct sp_spec *spec, struct sp_strbuf *out)
-{
-    enum splat_status status = paste(sp_file_ptx_sm80_begin, sp_file_ptx_sm80_end, out);
-    if (status == SPLAT_OK && spec->family == SP_FAMILY_HOPPER)
-        status = paste(sp_file_ptx_sm90_begin, sp_file_ptx_sm90_end, out);
-    return status;
-}
-
-static enum splat_status paste_combine(const struct sp_spec *spec, struct sp_strbuf *out)
-{
-    return spec->split ? paste(sp_file_combine_begin, sp_file_combine_end, out) : SPLAT_OK;
-}
-
-#define PORTABLE (1 << SP_FAMILY_PORTABLE)
-#define HOPPER   (1 << SP_FAMILY_HOPPER)
-
-struct region {
-    const char *name;
-    int families; /* whose templates must have it */
-    enum splat_status (*write)(const struct sp_spec *spec, struct sp_strbuf *out); /* NULL: the common template */
+    const char *begin, *end;
+    const char *entry; /* of its kernel */
+    const char *title;
+    enum splat_status (*write_params)(const struct sp_spec *spec, struct sp_strbuf *out);
 };
 
+#define FILE_TEXT(name) sp_file_##name##_begin, sp_file_##name##_end
+
+static const struct template templates[TEMPLATE_COUNT] = {
+    [ATTENTION_SM80] = {FILE_TEXT(attention_sm80), "splat_attention", "attention", write_params},
+    [ATTENTION_SM90] = {FILE_TEXT(attention_sm90), "splat_attention", "attention", write_params},
+    [SDDMM] = {FILE_TEXT(sddmm_sm80), "splat_sddmm", "SDDMM", write_sparse_params},
+    [SPMM] = {FILE_TEXT(spmm_sm80), "splat_spmm", "SpMM", write_sparse_params},
+    [SOFTMAX] = {FILE_TEXT(softmax_rows), "splat_softmax", "softmax of rows of values", write_sparse_params},
+};
+
+static enum template_number template_of(const struct sp_spec *spec)
+{
+    switch (spec->op) {
+    case SPLAT_OP_SDDMM:
+        return SDDMM;
+    case SPLAT_OP_SPMM:
+    case SPLAT_OP_SPMM_TRANSPOSED:
+        return SPMM;
+    case SPLAT_OP_SOFTMAX:
+        return SOFTMAX;
+    case SPLAT_OP_ATTENTION:
+        break;
+    }
+    return spec->family == SP_FAMILY_HOPPER ? ATTENTION_SM90 : ATTENTION_SM80;
+}
+
+static enum splat_status write_combine(const struct sp_spec *spec, struct sp_strbuf *out)
+{
+    if (spec->split)
+        sp_strbuf_add(out, sp_file_combine_begin, (size_t)(sp_file_combine_end - sp_file_combine_begin));
+    return SPLAT_OK;
+}
+
+static enum splat_status write_template_params(const struct sp_spec *spec, struct sp_strbuf *out)
+{
+    return templates[template_of(spec)].write_params(spec, out);
+}
+
+/* What fills a region: a writer, or a file, whose own regions are filled in turn. */
+struct region {
+    const char *name;
+    unsigned templates; /* which must have it, a bit each */
+    enum splat_status (*write)(const struct sp_spec *spec, struct sp_strbuf *out);
+    const char *begin, *end;
+};
+
+#define BIT(number) (1u << (number))
+#define ATTENTION   (BIT(ATTENTION_SM80) | BIT(ATTENTION_SM90))
+#define TILED       (ATTENTION | BIT(SDDMM) | BIT(SPMM))
+#define SPARSE      (BIT(SDDMM) | BIT(SPMM) | BIT(SOFTMAX))
+
 static const struct region regions[] = {
-    {"params", PORTABLE | HOPPER, write_params},
-    {"launch_args", PORTABLE | HOPPER, paste_launch_args},
-    {"ptx", PORTABLE | HOPPER, paste_ptx},
-    {"common", PORTABLE | HOPPER, NULL},
-    {"predicates", PORTABLE | HOPPER, sp_emit_predicates},
-    {"wgmma", HOPPER, sp_emit_wgmma},
-    {"combine", PORTABLE | HOPPER, paste_combine},
+    {"params", ATTENTION | SPARSE, write_template_params, NULL, NULL},
+    {"launch_args", ATTENTION | SPARSE, NULL, FILE_TEXT(launch_args)},
+    {"sparse_args", SPARSE, NULL, FILE_TEXT(sparse_args)},
+    {"ptx", ATTENTION | SPARSE, NULL, FILE_TEXT(ptx_sm80)},
+    {"ptx_sm90", BIT(ATTENTION_SM90), NULL, FILE_TEXT(ptx_sm90)},
+    {"element", ATTENTION | SPARSE, NULL, FILE_TEXT(element_common)},
+    {"plan", TILED, NULL, FILE_TEXT(plan_common)},
+    {"mask", TILED, NULL, FILE_TEXT(mask_common)},
+    {"predicates", TILED, sp_emit_predicates, NULL, NULL},
+    {"common", ATTENTION, NULL, FILE_TEXT(attention_common)},
+    {"copies", BIT(ATTENTION_SM80) | BIT(SDDMM) | BIT(SPMM), NULL, FILE_TEXT(copies_sm80)},
+    {"sparse", BIT(SDDMM) | BIT(SPMM), NULL, FILE_TEXT(sparse_common)},
+    {"wgmma", BIT(ATTENTION_SM90), sp_emit_wgmma, NULL, NULL},
+    {"combine", ATTENTION, write_combine, NULL, NULL},
 };
 
 #define REGION_COUNT (sizeof regions / sizeof regions[0])
@@ -132,7 +195,7 @@ static enum splat_status fill_region(struct splicer *s, const char *line, size_t
     s->filled[r] = 1;
     if (regions[r].write)
         return regions[r].write(s->spec, s->out);
-    return splice(s, sp_file_attention_common_begin, sp_file_attention_common_end);
+    return splice(s, regions[r].begin, regions[r].end);
 }
 
 /* Copies [text, end) line by line, each region replaced by what its writer gives. */
@@ -164,11 +227,10 @@ static enum splat_status splice(struct splicer *s, const char *text, const char 
 static enum splat_status assemble(const struct sp_spec *spec, struct sp_strbuf *out)
 {
     struct splicer s = {.spec = spec, .out = out};
-    int hopper = spec->family == SP_FAMILY_HOPPER;
-    enum splat_status status = splice(&s, hopper ? sp_file_attention_sm90_begin : sp_file_attention_sm80_begin,
-                                      hopper ? sp_file_attention_sm90_end : sp_file_attention_sm80_end);
+    const enum template_number number = template_of(spec);
+    enum splat_status status = splice(&s, templates[number].begin, templates[number].end);
     for (size_t r = 0; r < REGION_COUNT && status == SPLAT_OK; ++r)
-        if (s.filled[r] != (regions[r].families >> spec->family & 1))
+        if (s.filled[r] != (int)(regions[r].templates >> number & 1))
             status = sp_fail(SPLAT_INTERNAL, "the template %s region \"%s\"",
                              s.filled[r] ? "must not have the" : "has no", regions[r].name);
     return status;
@@ -176,24 +238,38 @@ static enum splat_status assemble(const struct sp_spec *spec, struct sp_strbuf *
 
 /* ---- The text ---- */
 
-static void write_opening(const struct sp_spec *spec, struct sp_strbuf *out)
+static void write_tile(const struct sp_spec *spec, struct sp_strbuf *out)
 {
-    const char *letter = spec->arch == SPLAT_ARCH_SM90A ? "a" : "";
-    sp_strbuf_puts(out, "// splat: attention kernel, generated.\n//\n");
-    sp_strbuf_printf(out, "//   type        %s, head dim %d, value dim %d\n",
-                     spec->dtype == SPLAT_BF16 ? "bf16" : "fp16", (int)spec->head_dim, (int)spec->value_dim);
+    const int rows = spec->tile_rows, cols = spec->tile_cols;
     if (spec->family == SP_FAMILY_HOPPER)
         sp_strbuf_printf(
             out, "//   tile        %d queries x %d keys, %d consumer warpgroups of 64 queries and a producer\n",
-            (int)spec->tile_rows, (int)spec->tile_cols, (int)spec->tile_rows / 64);
+            rows, cols, rows / 64);
+    else if (spec->op == SPLAT_OP_SPMM_TRANSPOSED)
+        sp_strbuf_printf(out, "//   tile        %d columns of A x %d rows, %d warps of %d columns\n", rows, cols,
+                         (int)spec->warps, (int)(rows / spec->warps));
     else
-        sp_strbuf_printf(out, "//   tile        %d queries x %d keys, %d warps of %d queries\n",
-                         (int)spec->tile_rows, (int)spec->tile_cols, (int)spec->warps,
-                         (int)(spec->tile_rows / spec->warps));
+        sp_strbuf_printf(out, "//   tile        %d queries x %d keys, %d warps of %d queries\n", rows, cols,
+                         (int)spec->warps, (int)(rows / spec->warps));
     sp_strbuf_puts(out, "//   predicates  ");
     sp_emit_predicate_names(spec, out);
-    sp_strbuf_printf(out, "\n//   masks       %s\n",
-                     spec->mask_map ? "one for each (batch, head), by a map" : "one");
+    sp_strbuf_puts(out, "\n");
+}
+
+static void write_opening(const struct sp_spec *spec, struct sp_strbuf *out)
+{
+    const char *letter = spec->arch == SPLAT_ARCH_SM90A ? "a" : "";
+    const char *type = spec->dtype == SPLAT_BF16 ? "bf16" : "fp16";
+    sp_strbuf_printf(out, "// splat: %s%s kernel, generated.\n//\n", templates[template_of(spec)].title,
+                     spec->op == SPLAT_OP_SPMM_TRANSPOSED ? " with the transposed matrix" : "");
+    if (spec->op == SPLAT_OP_SOFTMAX)
+        sp_strbuf_printf(out, "//   type        %s\n", type);
+    else
+        sp_strbuf_printf(out, "//   type        %s, head dim %d, value dim %d\n", type, (int)spec->head_dim,
+                         (int)spec->value_dim);
+    if (spec->op != SPLAT_OP_SOFTMAX)
+        write_tile(spec, out);
+    sp_strbuf_printf(out, "//   masks       %s\n", spec->mask_map ? "one for each (batch, head), by a map" : "one");
     if (spec->lattice || spec->merge)
         sp_strbuf_printf(out, "//   views       %s%s\n", spec->lattice ? "tiles walk lattices" : "linear",
                          spec->merge ? "; several launches, the later ones merge" : "");
@@ -211,7 +287,6 @@ enum splat_status sp_source_make(const struct sp_spec *spec, struct sp_source *s
 {
     struct sp_source made = {
         .text = SP_STRBUF_INIT,
-        .entry = "splat_attention",
         .threads = 32 * spec->warps,
         .shared_bytes = (int32_t)sp_spec_shared_bytes(spec),
         .persistent = spec->family == SP_FAMILY_HOPPER,
@@ -219,6 +294,7 @@ enum splat_status sp_source_make(const struct sp_spec *spec, struct sp_source *s
         .lattice = spec->lattice,
         .combine = "",
     };
+    snprintf(made.entry, sizeof made.entry, "%s", templates[template_of(spec)].entry);
     if (spec->split)
         strcpy(made.combine, "splat_combine");
     write_opening(spec, &made.text);

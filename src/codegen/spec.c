@@ -44,8 +44,30 @@ int sp_spec_q_stages(const struct sp_spec *spec)
     return hopper_bytes(spec, 2) <= (shared_limit(spec->arch) + 1024) / spec->blocks_per_sm - 1024 ? 2 : 1;
 }
 
+/* The layouts of sddmm_sm80.cuh and spmm_sm80.cuh. */
+static int64_t sparse_bytes(const struct sp_spec *spec)
+{
+    const int64_t rows = spec->tile_rows, cols = spec->tile_cols;
+    const int64_t head_pitch = odd_chunks(2 * ((spec->head_dim + 15) / 16 * 16)),
+                  value_pitch = odd_chunks(2 * spec->value_dim);
+    switch (spec->op) {
+    case SPLAT_OP_SDDMM:
+        return (rows + 2 * cols) * head_pitch + rows * 2 * (cols + 8);
+    case SPLAT_OP_SPMM:
+        return 2 * cols * value_pitch + 2 * rows * 2 * (cols + 8);
+    case SPLAT_OP_SPMM_TRANSPOSED:
+        return 2 * cols * value_pitch + 2 * cols * 2 * (rows + 8) + 2 * 4 * cols + 2 * 4 * cols * spec->warps;
+    case SPLAT_OP_SOFTMAX:
+    case SPLAT_OP_ATTENTION:
+        break;
+    }
+    return 0;
+}
+
 int64_t sp_spec_shared_bytes(const struct sp_spec *spec)
 {
+    if (spec->op != SPLAT_OP_ATTENTION)
+        return sparse_bytes(spec);
     if (spec->family == SP_FAMILY_HOPPER)
         return hopper_bytes(spec, sp_spec_q_stages(spec));
     int64_t k_pitch = odd_chunks(2 * ((spec->head_dim + 15) / 16 * 16));
@@ -69,6 +91,16 @@ static enum splat_status check_dims(const struct sp_spec *spec)
 static enum splat_status check_shape(const struct sp_spec *spec)
 {
     int rows = spec->tile_rows, cols = spec->tile_cols, warps = spec->warps;
+    if (spec->op != SPLAT_OP_ATTENTION) {
+        if (spec->family != SP_FAMILY_PORTABLE || rows != 16 * warps || warps > 8 || cols < 32 || cols > 64 ||
+            cols % 32 != 0 || rows > 2 * cols)
+            return sp_fail(
+                SPLAT_UNSUPPORTED,
+                "tile %dx%d with %d warps; operators on values take 16 rows a warp, at most 8 warps, 32 or 64 "
+                "columns, and at most twice as many rows as columns",
+                rows, cols, warps);
+        return SPLAT_OK;
+    }
     if (spec->family == SP_FAMILY_HOPPER) {
         if (spec->arch != SPLAT_ARCH_SM90A)
             return sp_fail(SPLAT_UNSUPPORTED, "arch is sm_%d; the Hopper kernel needs sm_90a", (int)spec->arch);
@@ -140,7 +172,7 @@ enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *opti
         return sp_fail(SPLAT_UNSUPPORTED,
                        "dtype is %d; GPU kernels exist for fp16 (0) and bf16 (1), fp32 runs on the CPU",
                        (int)options->dtype);
-    const struct sp_tune_table *tune = sp_tune_table_for(arch);
+    const struct sp_tune_table *tune = sp_tune_table_of(options->op, arch);
     if (plan->tune_row < 0 || plan->tune_row >= tune->row_count)
         return sp_fail(SPLAT_INTERNAL, "tune row is %d; the table of %s has %d rows", (int)plan->tune_row,
                        tune->chip, tune->row_count);
@@ -150,6 +182,7 @@ enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *opti
                        (int)plan->tile_rows, (int)plan->tile_cols, (int)plan->tune_row, tune->chip, row->rows,
                        row->cols);
     struct sp_spec made = {
+        .op = options->op,
         .family = (enum sp_kernel_family)row->family,
         .arch = arch,
         .dtype = options->dtype,
@@ -166,6 +199,16 @@ enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *opti
         .fold = plan->fold > 1,
         .split = plan->split_count > 0,
     };
+    if (made.op == SPLAT_OP_SOFTMAX) { /* no tiles: a warp takes a row */
+        made = (struct sp_spec){.op = made.op,
+                                .arch = arch,
+                                .dtype = made.dtype,
+                                .warps = 8,
+                                .blocks_per_sm = 1,
+                                .mask_map = made.mask_map};
+        *spec = made;
+        return SPLAT_OK;
+    }
     enum splat_status status;
     if ((status = check_dims(&made)) != SPLAT_OK || (status = check_shape(&made)) != SPLAT_OK ||
         (status = check_shared(&made)) != SPLAT_OK)
@@ -176,6 +219,8 @@ enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *opti
 
 void sp_spec_print(const struct sp_spec *spec, struct sp_strbuf *out)
 {
+    static const char *const ops[] = {"attention", "sddmm", "softmax", "spmm", "spmm_transposed"};
+    sp_strbuf_printf(out, "op             %s\n", ops[spec->op]);
     sp_strbuf_printf(out, "family         %s\n", spec->family == SP_FAMILY_HOPPER ? "hopper" : "portable");
     sp_strbuf_printf(out, "arch           sm_%d%s\n", (int)spec->arch, spec->arch == SPLAT_ARCH_SM90A ? "a" : "");
     sp_strbuf_printf(out, "dtype          %s\n", spec->dtype == SPLAT_BF16 ? "bf16" : "fp16");

@@ -8,6 +8,7 @@
 #include "splat.h"
 
 struct sp_spec {
+    enum splat_op op; /* decides the template, with the family */
     enum sp_kernel_family family;
     enum splat_arch arch;   /* SM80 or SM90A, never AUTO */
     enum splat_dtype dtype; /* FP16 or BF16 */

@@ -38,6 +38,12 @@ void splat_attention_args_init(splat_attention_args *args)
         *args = (splat_attention_args){.struct_size = sizeof *args, .batch = 1, .heads = 1};
 }
 
+void splat_sparse_args_init(splat_sparse_args *args)
+{
+    if (args)
+        *args = (splat_sparse_args){.struct_size = sizeof *args, .batch = 1, .heads = 1};
+}
+
 void splat_cache_info_init(splat_cache_info *info)
 {
     if (info)

@@ -23,6 +23,7 @@
 #include "analysis/view.h"
 #include "common/error.h"
 #include "runtime/cpu_float.h"
+#include "runtime/cpu_tiles.h"
 
 #define LOG2_E    1.4426950408889634
 #define ROW_GROUP 4 /* rows and columns of a block of scores or outputs that is kept in registers */
@@ -249,16 +250,6 @@ static void *row_address(const struct engine *e, const splat_tensor *tensor, int
     return (char *)tensor->data + at * (int64_t)sp_element_size(e->dtype);
 }
 
-/* The tokens of positions [first, first + count), -1 where there is none; how many of them lie before the end of
- * the zone. */
-static int64_t find_tokens(const struct sp_view *view, int64_t first, int64_t count, int64_t *tokens)
-{
-    int64_t there = sp_min64(count, sp_view_zone_ranks(view, first / view->pitch) - first % view->pitch);
-    for (int64_t k = 0; k < there; k++)
-        tokens[k] = view->zones == 1 ? first + k : sp_view_token(view, first + k);
-    return there;
-}
-
 static void load_queries(const struct engine *e, const struct scratch *s, int64_t batch, int64_t head, int64_t rows)
 {
     memset(s->q, 0, (size_t)(e->M * e->D) * sizeof(float));
@@ -307,72 +298,6 @@ static int load_values(const struct engine *e, const struct scratch *s, int64_t 
     return found;
 }
 
-/* ---- Predicates ---- */
-
-static int64_t affine(int32_t slope, int64_t i, int32_t offset)
-{
-    return (int64_t)slope * i + offset;
-}
-
-/* Allows columns lo <= j < hi of the tile; `allowed` is the row's, its first column is col0. */
-static void allow_interval(uint8_t *allowed, int64_t col0, int64_t cols, int64_t lo, int64_t hi)
-{
-    int64_t first = sp_clamp64(lo - col0, 0, cols), end = sp_clamp64(hi - col0, first, cols);
-    memset(allowed + first, 1, (size_t)(end - first));
-}
-
-static void allow_blocks(uint8_t *allowed, int64_t col0, int64_t cols, const struct sp_predicate *p, int64_t i)
-{
-    int64_t lo = sp_max64(affine(p->lo_slope, i, p->lo_offset), col0);
-    int64_t hi = sp_min64(affine(p->hi_slope, i, p->hi_offset), col0 + cols);
-    int64_t phase = affine(p->phase_slope, i, p->phase_offset);
-    for (int64_t block = lo - sp_mod64(lo - phase, p->stride); block < hi; block += p->stride)
-        allow_interval(allowed, col0, cols, sp_max64(block, lo), sp_min64(block + p->width, hi));
-}
-
-static void allow_bits(uint8_t *allowed, int64_t cols, const uint32_t *words)
-{
-    for (int64_t n = 0; n < cols; n++)
-        allowed[n] = words[n / 32] >> (n % 32) & 1;
-}
-
-/* Row r of tile `t` of the segment, for the whole range of the tile's columns. */
-static void allow_row(const struct engine *e, const struct sp_segment *segment, int32_t t, int64_t row0,
-                      int64_t col0, int64_t cols, int64_t r, uint8_t *allowed)
-{
-    const splat_plan *plan = e->plan;
-    const enum sp_pred_kind kind = (enum sp_pred_kind)SP_SEGMENT_KIND(segment->code);
-    const int64_t number = segment->predicate + (SP_SEGMENT_STEP(segment->code) ? (int64_t)t : 0);
-    const struct sp_predicate *p = &plan->predicates[kind == SP_PRED_TABLE || kind == SP_PRED_BITS ? 0 : number];
-    const int64_t i = row0 + r, end = col0 + cols;
-    const int64_t lo = affine(p->lo_slope, i, p->lo_offset), hi = affine(p->hi_slope, i, p->hi_offset);
-    switch (kind) {
-    case SP_PRED_LOWER:
-        allow_interval(allowed, col0, cols, lo, end);
-        break;
-    case SP_PRED_UPPER:
-        allow_interval(allowed, col0, cols, col0, hi);
-        break;
-    case SP_PRED_BOUNDS:
-        allow_interval(allowed, col0, cols, lo, hi);
-        break;
-    case SP_PRED_TABLE:
-        allow_interval(allowed, col0, cols, plan->table[2 * (number * e->M + r)],
-                       plan->table[2 * (number * e->M + r) + 1]);
-        break;
-    case SP_PRED_PERIODIC:
-        allow_blocks(allowed, col0, cols, p, i);
-        break;
-    case SP_PRED_BITS:
-        allow_bits(allowed, cols, plan->bits + (number * e->M + r) * (e->N / 32));
-        break;
-    case SP_PRED_NONE:
-    case SP_PRED_COUNT:
-        allow_interval(allowed, col0, cols, col0, end);
-        break;
-    }
-}
-
 /* ---- One row tile ---- */
 
 static void visit_tile(const struct engine *e, const struct scratch *s, const struct sp_pass *pass,
@@ -381,14 +306,14 @@ static void visit_tile(const struct engine *e, const struct scratch *s, const st
 {
     const struct sp_view *view = &e->plan->views[pass->column_view + SP_SEGMENT_VIEW(segment->code)];
     const int64_t col0 = ((int64_t)segment->first + t) * e->N, kv_head = head / e->group;
-    struct tile tile = {rows, find_tokens(view, col0, e->N, s->keys), 0, 0};
+    struct tile tile = {rows, sp_cpu_find_tokens(view, col0, e->N, s->keys), 0, 0};
     load_keys(e, s, batch, kv_head, tile.cols);
     tile.nonfinite = load_values(e, s, batch, kv_head, tile.cols);
     tile.masked = SP_SEGMENT_KIND(segment->code) != SP_PRED_NONE || tile.cols < e->N;
     if (tile.masked) {
         memset(s->allowed, 0, (size_t)(rows * e->N));
         for (int64_t r = 0; r < rows; r++)
-            allow_row(e, segment, t, row0, col0, tile.cols, r, s->allowed + r * e->N);
+            sp_cpu_allow_row(e->plan, segment, t, row0, col0, tile.cols, r, s->allowed + r * e->N);
     }
     e->compute_tile(e, s, &tile);
 }
@@ -442,7 +367,7 @@ static void store_results(const struct engine *e, const struct scratch *s, const
 static void run_row_tile(const struct engine *e, const struct scratch *s, const struct sp_pass *pass,
                          const struct sp_row_tile *row_tile, int64_t batch, int64_t head)
 {
-    const int64_t row0 = row_tile->tile * e->M, rows = find_tokens(&pass->row_view, row0, e->M, s->queries);
+    const int64_t row0 = row_tile->tile * e->M, rows = sp_cpu_find_tokens(&pass->row_view, row0, e->M, s->queries);
     if (row_tile->segment_count)
         load_queries(e, s, batch, head, rows);
     memset(s->o, 0, (size_t)(e->M * e->pitch) * sizeof(float));
@@ -516,16 +441,6 @@ static struct scratch place_scratch(const struct engine *e, float *at)
     return s;
 }
 
-/* The pass of one (batch, head) in a launch. */
-static const struct sp_pass *pass_of(const splat_plan *plan, int64_t launch, int64_t batch, int64_t head)
-{
-    const struct sp_pass *passes = plan->passes + launch * plan->mask_count;
-    if (!plan->map)
-        return passes;
-    int64_t b = plan->map_batch == 1 ? 0 : batch, h = plan->map_heads == 1 ? 0 : head;
-    return &passes[plan->map[b * plan->map_heads + h]];
-}
-
 static void run_launch(const struct engine *e, int64_t launch, int team, float *memory, int64_t floats)
 {
     const splat_plan *plan = e->plan;
@@ -537,7 +452,7 @@ static void run_launch(const struct engine *e, int64_t launch, int team, float *
 #pragma omp for schedule(dynamic, 1)
         for (int64_t item = 0; item < args->batch * args->heads * tiles; item++) {
             const int64_t pair = item / tiles, batch = pair / args->heads, head = pair % args->heads;
-            const struct sp_pass *pass = pass_of(plan, launch, batch, head);
+            const struct sp_pass *pass = sp_cpu_pass_of(plan, launch, batch, head);
             run_row_tile(e, &s, pass, &plan->row_tiles[pass->first_row_tile + item % tiles], batch, head);
         }
     }

@@ -10,4 +10,8 @@
 enum splat_status sp_cpu_run(const splat_plan *plan, const splat_options *options, const splat_attention_args *args,
                              int threads);
 
+/* The same for splat_run_sparse. */
+enum splat_status sp_cpu_run_sparse(const splat_plan *plan, const splat_options *options,
+                                    const splat_sparse_args *args, int threads);
+
 #endif

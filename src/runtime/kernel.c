@@ -17,6 +17,7 @@ enum splat_status sp_options_resolve(const splat_options *options, splat_options
     if (status != SPLAT_OK)
         return status;
     *full = *options;
+    sp_options_dims(full);
     if (full->value_dim == 0)
         full->value_dim = full->head_dim;
     if (full->kv_heads == 0)
@@ -92,7 +93,7 @@ enum splat_status sp_plan_source(const splat_plan *plan, const splat_options *op
 
 static struct sp_hash kernel_key(const splat_mask *mask, const splat_options *options, sp_cu_context cu_context)
 {
-    uint64_t parts[14] = {mask->key.low,
+    uint64_t parts[15] = {mask->key.low,
                           mask->key.high,
                           (uint64_t)options->dtype,
                           (uint64_t)options->device,
@@ -105,6 +106,7 @@ static struct sp_hash kernel_key(const splat_mask *mask, const splat_options *op
                           (uint64_t)options->tile_rows,
                           (uint64_t)options->tile_cols,
                           (uint64_t)options->layout,
+                          (uint64_t)options->op,
                           (uint64_t)(uintptr_t)cu_context};
     return sp_hash_bytes(parts, sizeof parts);
 }
@@ -176,6 +178,13 @@ static enum splat_status upload_tables(splat_kernel *kernel, const int32_t *sche
         {plan->map, plan->map ? (size_t)(plan->map_batch * plan->map_heads) * sizeof *plan->map : 0, &args->map},
         {plan->splits, (size_t)plan->split_count * sizeof *plan->splits, &args->splits},
         {schedule, (size_t)schedule_words * sizeof *schedule, &args->schedule},
+        {plan->row_offsets,
+         plan->row_offsets ? (size_t)(plan->mask_count * plan->row_offset_count) * sizeof *plan->row_offsets : 0,
+         (const void **)&kernel->sparse.row_offsets},
+        {plan->tile_values, (size_t)plan->tile_value_count * sizeof *plan->tile_values,
+         (const void **)&kernel->sparse.tile_values},
+        {plan->first_tiles, plan->first_tiles ? (size_t)plan->row_tile_count * sizeof *plan->first_tiles : 0,
+         (const void **)&kernel->sparse.first_tiles},
     };
     size_t total = 256;
     for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++)
@@ -269,6 +278,7 @@ static enum splat_status fill_args(splat_kernel *kernel, const struct sp_source 
     const splat_plan *plan = kernel->plan;
     kernel->args.q_len = (int)plan->q_len;
     kernel->args.kv_len = (int)plan->kv_len;
+    kernel->sparse.value_rows = (int)plan->row_offset_count - 1;
     kernel->args.map_batch = plan->map ? (int)plan->map_batch : 1;
     kernel->args.map_heads = plan->map ? (int)plan->map_heads : 1;
     kernel->block_threads = source->threads;
@@ -320,7 +330,7 @@ static enum splat_status plan_and_source(const splat_mask *mask, const splat_opt
 static enum splat_status take_smaller_tile(const splat_mask *mask, splat_kernel *kernel, int limit,
                                            struct sp_source *source)
 {
-    const struct sp_tune_table *table = sp_tune_table_for(kernel->options.arch);
+    const struct sp_tune_table *table = sp_tune_table_of(kernel->options.op, kernel->options.arch);
     for (int r = 0; r < table->row_count; r++) {
         splat_options forced = kernel->options;
         splat_plan *plan;

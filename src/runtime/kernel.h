@@ -4,6 +4,7 @@
 
 #include "analysis/plan.h"
 #include "codegen/launch_args.h"
+#include "codegen/sparse_args.h"
 #include "codegen/spec.h"
 #include "runtime/context.h"
 #include "runtime/driver.h"
@@ -28,7 +29,8 @@ struct splat_kernel {
     sp_cu_module module;
     sp_cu_function function, combine; /* combine: of plans that split row tiles */
     sp_cu_pointer tables;
-    struct sp_launch_args args; /* all that does not change from run to run */
+    struct sp_launch_args args;   /* all that does not change from run to run */
+    struct sp_sparse_args sparse; /* the tables of operators on values; its `plan` is not used */
     int block_threads, shared_bytes;
     int persistent; /* as in struct sp_source */
     int lattice;    /* likewise */
@@ -43,6 +45,9 @@ struct splat_kernel {
  * not AUTO and does not run there. */
 enum splat_status sp_device_arch(const struct sp_driver *driver, sp_cu_device device, enum splat_arch wanted,
                                  enum splat_arch *arch);
+
+/* A view as kernels take it. */
+struct sp_launch_view sp_launch_view_of(const struct sp_view *view);
 
 /* Column tiles of work item `item` of a pass, as find_work of the kernel numbers items; of the first mask when
  * there is a map. */

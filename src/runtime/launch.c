@@ -5,52 +5,11 @@
 #include <math.h>
 
 #include "common/error.h"
+#include "runtime/checks.h"
 #include "runtime/cpu_engine.h"
 #include "runtime/kernel.h"
 
 /* ---- Checks ---- */
-
-struct operand {
-    const char *name, *dot; /* a stride is called <name><dot><axis>_stride */
-    const splat_tensor *tensor;
-    int64_t heads, rows, dim;
-    int written;
-};
-
-static enum splat_status check_stride(const struct operand *x, const char *axis, int64_t stride, int64_t extent,
-                                      int gpu, int64_t least)
-{
-    if (extent <= 1)
-        return SPLAT_OK;
-    if (stride < 0)
-        return sp_fail(SPLAT_INVALID, "%s%s%s_stride is %lld; it must not be negative", x->name, x->dot, axis,
-                       (long long)stride);
-    if (stride > INT64_MAX / 16 / extent) /* three axes of 4-byte elements add up to less than 2^63 bytes */
-        return sp_fail(SPLAT_INVALID, "%s%s%s_stride is %lld; times %lld it does not fit 64 bits", x->name, x->dot,
-                       axis, (long long)stride, (long long)extent);
-    if (x->written && stride < least)
-        return sp_fail(SPLAT_INVALID, "%s%s%s_stride is %lld; results would overlap: it must be at least %lld",
-                       x->name, x->dot, axis, (long long)stride, (long long)least);
-    if (gpu && stride % 8 != 0)
-        return sp_fail(SPLAT_INVALID, "%s%s%s_stride is %lld; on the GPU it must be a multiple of 8 elements",
-                       x->name, x->dot, axis, (long long)stride);
-    return SPLAT_OK;
-}
-
-static enum splat_status check_operand(const struct operand *x, int64_t batch, int gpu, size_t alignment)
-{
-    if (!x->tensor->data)
-        return sp_fail(SPLAT_INVALID, "%s.data is null; it must point to the tensor", x->name);
-    if ((uintptr_t)x->tensor->data % alignment != 0)
-        return sp_fail(SPLAT_INVALID, "%s.data is %p; on the %s it must be aligned to %zu bytes", x->name,
-                       x->tensor->data, gpu ? "GPU" : "CPU", alignment);
-    enum splat_status status = check_stride(x, "row", x->tensor->row_stride, x->rows, gpu, x->dim);
-    if (status == SPLAT_OK)
-        status = check_stride(x, "head", x->tensor->head_stride, x->heads, gpu, x->dim);
-    if (status == SPLAT_OK)
-        status = check_stride(x, "batch", x->tensor->batch_stride, batch, gpu, x->dim);
-    return status;
-}
 
 static enum splat_status check_counts(const splat_kernel *kernel, const splat_attention_args *args)
 {
@@ -85,10 +44,10 @@ static enum splat_status check_lse(const splat_attention_args *args)
         return SPLAT_OK;
     if ((uintptr_t)args->lse % sizeof(float) != 0)
         return sp_fail(SPLAT_INVALID, "lse is %p; it must be aligned to 4 bytes", (void *)args->lse);
-    struct operand lse = {"lse", "_", NULL, args->heads, 1, args->q_len, 1};
-    enum splat_status status = check_stride(&lse, "head", args->lse_head_stride, args->heads, 0, args->q_len);
+    struct sp_operand lse = {"lse", "_", NULL, args->heads, 1, args->q_len, 1};
+    enum splat_status status = sp_check_stride(&lse, "head", args->lse_head_stride, args->heads, 0, args->q_len);
     if (status == SPLAT_OK)
-        status = check_stride(&lse, "batch", args->lse_batch_stride, args->batch, 0, args->q_len);
+        status = sp_check_stride(&lse, "batch", args->lse_batch_stride, args->batch, 0, args->q_len);
     return status;
 }
 
@@ -97,7 +56,7 @@ static enum splat_status check_tensors(const splat_kernel *kernel, const splat_a
     int gpu = kernel->device == SPLAT_DEVICE_GPU;
     size_t alignment = gpu ? 16 : kernel->options.dtype == SPLAT_FP32 ? 4 : 2;
     int64_t dim = kernel->options.head_dim, value_dim = kernel->options.value_dim;
-    const struct operand operands[] = {
+    const struct sp_operand operands[] = {
         {"q", ".", &args->q, args->heads, args->q_len, dim, 0},
         {"k", ".", &args->k, args->kv_heads, args->kv_len, dim, 0},
         {"v", ".", &args->v, args->kv_heads, args->kv_len, value_dim, 0},
@@ -105,32 +64,8 @@ static enum splat_status check_tensors(const splat_kernel *kernel, const splat_a
     };
     enum splat_status status = SPLAT_OK;
     for (int i = 0; i < 4 && status == SPLAT_OK; i++)
-        status = check_operand(&operands[i], args->batch, gpu, alignment);
+        status = sp_check_operand(&operands[i], args->batch, gpu, alignment);
     return status == SPLAT_OK ? check_lse(args) : status;
-}
-
-/* Whether an output's elements are distinct: its axes, from the smallest stride up, each step over all that lies
- * below. */
-static enum splat_status check_distinct(const char *name, int64_t dim, int64_t (*axes)[2], int count)
-{
-    for (int i = 1; i < count; i++)
-        for (int k = i; k > 0 && axes[k][0] < axes[k - 1][0]; k--)
-            for (int x = 0; x < 2; x++) {
-                int64_t swap = axes[k][x];
-                axes[k][x] = axes[k - 1][x];
-                axes[k - 1][x] = swap;
-            }
-    int64_t span = dim;
-    for (int i = 0; i < count; i++) {
-        if (axes[i][1] > 1 && axes[i][0] < span)
-            return sp_fail(
-                SPLAT_INVALID,
-                "a stride of %s is %lld; results would overlap: what lies within one step takes %lld elements",
-                name, (long long)axes[i][0], (long long)span);
-        if (axes[i][1] > 1)
-            span += (axes[i][1] - 1) * axes[i][0];
-    }
-    return SPLAT_OK;
 }
 
 static enum splat_status check_outputs(const splat_kernel *kernel, const splat_attention_args *args)
@@ -138,8 +73,8 @@ static enum splat_status check_outputs(const splat_kernel *kernel, const splat_a
     int64_t o[3][2] = {
         {args->o.row_stride, args->q_len}, {args->o.head_stride, args->heads}, {args->o.batch_stride, args->batch}};
     int64_t lse[2][2] = {{args->lse_head_stride, args->heads}, {args->lse_batch_stride, args->batch}};
-    enum splat_status status = check_distinct("o", kernel->options.value_dim, o, 3);
-    return status == SPLAT_OK && args->lse ? check_distinct("lse", args->q_len, lse, 2) : status;
+    enum splat_status status = sp_check_distinct("o", kernel->options.value_dim, o, 3);
+    return status == SPLAT_OK && args->lse ? sp_check_distinct("lse", args->q_len, lse, 2) : status;
 }
 
 /* ---- Launch ---- */
@@ -274,7 +209,7 @@ static int deals_evenly(const splat_kernel *kernel, const struct sp_pass *pass, 
     return share <= fair + (double)rounds * (start > 1.0 ? start : 1.0);
 }
 
-static struct sp_launch_view launch_view(const struct sp_view *view)
+struct sp_launch_view sp_launch_view_of(const struct sp_view *view)
 {
     int c_log2 = 0;
     while (1 << c_log2 < view->c)
@@ -325,9 +260,9 @@ static enum splat_status launch(const splat_kernel *kernel, const splat_attentio
     args->row_tiles = (const struct sp_row_tile *)kernel->args.row_tiles + pass->first_row_tile;
     args->row_tile_count = pass->row_tile_count;
     args->merge = pass->merge;
-    args->row_view = launch_view(&pass->row_view);
+    args->row_view = sp_launch_view_of(&pass->row_view);
     for (int v = 0; v < 2 && v < pass->column_view_count; v++)
-        args->column_views[v] = launch_view(&kernel->plan->views[pass->column_view + v]);
+        args->column_views[v] = sp_launch_view_of(&kernel->plan->views[pass->column_view + v]);
     struct tensor_map maps[MAPS_MAX];
     if (kernel->persistent) {
         enum splat_status status = encode_maps(kernel, a, pass, maps);
@@ -465,6 +400,10 @@ enum splat_status splat_run(const splat_kernel *kernel, const splat_attention_ar
         args.kv_heads = args.heads;
     if (args.scale == 0.0f)
         args.scale = 1.0f / sqrtf((float)kernel->options.head_dim);
+    if (kernel->options.op != SPLAT_OP_ATTENTION)
+        return sp_fail(SPLAT_INVALID,
+                       "kernel was compiled for op %d; splat_run runs SPLAT_OP_ATTENTION, splat_run_sparse the others",
+                       (int)kernel->options.op);
     status = check_counts(kernel, &args);
     if (status == SPLAT_OK)
         status = check_tensors(kernel, &args);

@@ -38,7 +38,8 @@ int sp_section_pairs(const splat_kernel *kernel, int group)
 static enum splat_status deal(const splat_kernel *kernel, const struct sp_pass *pass, int64_t pairs, int64_t items,
                               float *ns, int blocks, int32_t *owner, int32_t *counts)
 {
-    const struct sp_tune_row *row = &sp_tune_table_for(kernel->options.arch)->rows[kernel->plan->tune_row];
+    const struct sp_tune_row *row =
+        &sp_tune_table_of(kernel->options.op, kernel->options.arch)->rows[kernel->plan->tune_row];
     int64_t section =
         sp_section_pairs(kernel, sp_kernel_heads(kernel, kernel->options.heads, kernel->options.kv_heads).group);
     double end_ns;

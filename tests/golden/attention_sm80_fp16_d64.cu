@@ -140,6 +140,19 @@ __device__ __forceinline__ void store_shared_u32(unsigned address, unsigned valu
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
+// Address a multiple of 2.
+__device__ __forceinline__ unsigned load_shared_u16(unsigned address)
+{
+    unsigned short value;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void store_shared_u16(unsigned address, unsigned value)
+{
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<unsigned short>(value)) : "memory");
+}
+
 // Address a multiple of 16.
 __device__ __forceinline__ Chunk load_shared_chunk(unsigned address)
 {
@@ -205,6 +218,15 @@ __device__ __forceinline__ void copy_async_chunk(unsigned shared, const void *gl
                  : "memory");
 }
 
+// Copies the first `bytes` of a chunk, 0 to 16, and writes zeros for the others. Both addresses are multiples of 16; the source
+// must be a valid address even when nothing is read.
+__device__ __forceinline__ void copy_async_part(unsigned shared, const void *global, int bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared),
+                 "l"(__cvta_generic_to_global(global)), "r"(bytes)
+                 : "memory");
+}
+
 // Copies 4 bytes; both addresses are multiples of 4.
 __device__ __forceinline__ void copy_async_u32(unsigned shared, const void *global)
 {
@@ -254,6 +276,12 @@ __device__ __forceinline__ float shuffle_xor(float value, int mask)
 __device__ __forceinline__ unsigned shuffle_xor_u32(unsigned value, int mask)
 {
     return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+// Bit l is lane l's flag; all 32 lanes take part.
+__device__ __forceinline__ unsigned warp_ballot(bool flag)
+{
+    return __ballot_sync(0xffffffffu, flag);
 }
 
 // The bitwise or over the four lanes that differ in the last two bits of their number; all 32 lanes take part.
@@ -312,6 +340,12 @@ __device__ __forceinline__ float unpack_f16(unsigned pair, int e)
         : "=f"(x)
         : "r"(e ? pair >> 16 : pair & 0xffffu));
     return x;
+}
+
+// Bits that are set.
+__device__ __forceinline__ int count_bits(unsigned word)
+{
+    return __popc(word);
 }
 
 // 1 / x to about 1 ulp.
@@ -387,6 +421,47 @@ __device__ __forceinline__ unsigned value_address(unsigned v_tile, int key, int 
 // Takes, from the template that it is pasted into: the sizes ROW_BLOCKS, COL_BLOCKS, KEY_STEPS and VALUE_BLOCKS, and the
 // functions that reach the tile's data where that template keeps it: struct MaskSource with predicate_word and mask_word,
 // and value_address. Keeps true: no asm and no memory but through those functions and the plan's tables.
+
+// The elements of tensors and values: fp16 or bf16, as IS_BF16 says.
+
+// ---- Element type ----
+
+// Exponent bits of an element.
+constexpr unsigned EXPONENT = IS_BF16 ? 0x7f80u : 0x7c00u;
+
+__device__ __forceinline__ unsigned pack(float low, float high)
+{
+    if constexpr (IS_BF16)
+        return pack_bf16(low, high);
+    else
+        return pack_f16(low, high);
+}
+
+// Half e of a word as fp32.
+__device__ __forceinline__ float unpack(unsigned pair, int e)
+{
+    if constexpr (IS_BF16)
+        return __int_as_float(static_cast<int>(e ? pair & 0xffff0000u : pair << 16));
+    else
+        return unpack_f16(pair, e);
+}
+
+// Bit 15 of each half that is inf or NaN: adding the lowest exponent bit to a full exponent carries into it.
+__device__ __forceinline__ unsigned nonfinite_bits(unsigned pair)
+{
+    constexpr unsigned lowest = EXPONENT & (~EXPONENT + 1);
+    return ((pair & (EXPONENT * 0x10001u)) + lowest * 0x10001u) & 0x80008000u;
+}
+
+__device__ __forceinline__ float infinity()
+{
+    return __int_as_float(0x7f800000);
+}
+
+// The plan as kernels read it, positions and tokens, and which work comes next: what every kernel shares that
+// walks a plan.
+//
+// Takes, from the template that it is pasted into, its parameters. Keeps true: no asm and no memory but the plan's tables.
 
 // ---- The plan ----
 
@@ -549,6 +624,37 @@ __device__ __forceinline__ sp_i64 part_row(const sp_launch_args &args, int slot,
     return (sp_i64(slot - 1) * (args.batch * args.heads) + pair) * TILE_ROWS + row;
 }
 
+// ---- Which work comes next ----
+
+struct Work {
+    int pair;       // batch * heads + head
+    sp_i64 number; // of the row tile in the launch's list
+    sp_row_tile row_tile;
+};
+
+// Blocks are numbered section by section of (batch, head) pairs, whose keys and values share the L2 cache; within a
+// section by place in the launch order, longest row tile first; then by pair.
+__device__ __forceinline__ Work find_work(const sp_launch_args &args, int item)
+{
+    const int pairs = args.batch * args.heads;
+    const int section = args.section < pairs ? args.section : pairs;
+    const int first_pair = item / (args.row_tile_count * section) * section;
+    const int within = item - first_pair * args.row_tile_count;
+    const int width = pairs - first_pair < section ? pairs - first_pair : section;
+    Work work;
+    work.pair = first_pair + within % width;
+    sp_i64 index = within / width;
+    if constexpr (MASK_MAP) {
+        const int map_batch = args.map_batch == 1 ? 0 : work.pair / args.heads;
+        const int map_head = args.map_heads == 1 ? 0 : work.pair % args.heads;
+        index += sp_i64(args.row_tile_count) *
+                 static_cast<const int *>(args.map)[sp_i64(map_batch) * args.map_heads + map_head];
+    }
+    work.number = index;
+    work.row_tile = static_cast<const sp_row_tile *>(args.row_tiles)[index];
+    return work;
+}
+
 // ---- What a thread holds ----
 
 // Scores of a thread: [row block][key block][2 * half + e] is row 16 * block + 8 * half + g, key 8 * block + 2t +
@@ -558,39 +664,15 @@ typedef float Outputs[ROW_BLOCKS][VALUE_BLOCKS][4];
 typedef float RowValues[ROW_BLOCKS][2];
 typedef unsigned Weights[KEY_STEPS][ROW_BLOCKS][4]; // p, packed as the a operand of p v
 
-__device__ __forceinline__ float infinity()
+__device__ __forceinline__ float &score(Scores &s, int thread_row, int block, int e)
 {
-    return __int_as_float(0x7f800000);
+    return s[thread_row / 2][block][2 * (thread_row % 2) + e];
 }
 
-// ---- Element type ----
-
-// Exponent bits of an element.
-constexpr unsigned EXPONENT = IS_BF16 ? 0x7f80u : 0x7c00u;
-
-__device__ __forceinline__ unsigned pack(float low, float high)
-{
-    if constexpr (IS_BF16)
-        return pack_bf16(low, high);
-    else
-        return pack_f16(low, high);
-}
-
-// Half e of a word as fp32.
-__device__ __forceinline__ float unpack(unsigned pair, int e)
-{
-    if constexpr (IS_BF16)
-        return __int_as_float(static_cast<int>(e ? pair & 0xffff0000u : pair << 16));
-    else
-        return unpack_f16(pair, e);
-}
-
-// Bit 15 of each half that is inf or NaN: adding the lowest exponent bit to a full exponent carries into it.
-__device__ __forceinline__ unsigned nonfinite_bits(unsigned pair)
-{
-    constexpr unsigned lowest = EXPONENT & (~EXPONENT + 1);
-    return ((pair & (EXPONENT * 0x10001u)) + lowest * 0x10001u) & 0x80008000u;
-}
+// PARTIAL tiles: which of a thread's pairs the tile's predicate forbids.
+//
+// Takes, from the template that it is pasted into: ROW_BLOCKS and COL_BLOCKS, struct MaskSource with predicate_word and
+// mask_word, type Scores, and score(s, thread_row, block, e), to which -inf is assigned for a forbidden pair.
 
 // ---- Masking ----
 
@@ -623,11 +705,6 @@ __device__ __forceinline__ int affine(int slope, int row, int offset)
 __device__ __forceinline__ int relative(const MaskTile &tile, int bound)
 {
     return (bound > 0 ? bound : 0) - tile.column;
-}
-
-__device__ __forceinline__ float &score(Scores &s, int thread_row, int block, int e)
-{
-    return s[thread_row / 2][block][2 * (thread_row % 2) + e];
 }
 
 // j < hi(i)
@@ -849,35 +926,6 @@ __device__ __forceinline__ void add_nonfinite(const Weights &p, unsigned v_tile,
     }
 }
 
-// ---- Which work comes next ----
-
-struct Work {
-    int pair; // batch * heads + head
-    sp_row_tile row_tile;
-};
-
-// Blocks are numbered section by section of (batch, head) pairs, whose keys and values share the L2 cache; within a
-// section by place in the launch order, longest row tile first; then by pair.
-__device__ __forceinline__ Work find_work(const sp_launch_args &args, int item)
-{
-    const int pairs = args.batch * args.heads;
-    const int section = args.section < pairs ? args.section : pairs;
-    const int first_pair = item / (args.row_tile_count * section) * section;
-    const int within = item - first_pair * args.row_tile_count;
-    const int width = pairs - first_pair < section ? pairs - first_pair : section;
-    Work work;
-    work.pair = first_pair + within % width;
-    sp_i64 index = within / width;
-    if constexpr (MASK_MAP) {
-        const int map_batch = args.map_batch == 1 ? 0 : work.pair / args.heads;
-        const int map_head = args.map_heads == 1 ? 0 : work.pair % args.heads;
-        index += sp_i64(args.row_tile_count) *
-                 static_cast<const int *>(args.map)[sp_i64(map_batch) * args.map_heads + map_head];
-    }
-    work.row_tile = static_cast<const sp_row_tile *>(args.row_tiles)[index];
-    return work;
-}
-
 // ---- Shared memory ----
 
 // Where things lie in shared memory.
@@ -963,6 +1011,10 @@ __device__ __forceinline__ const sp_launch_view &column_view(const sp_launch_arg
 {
     return args.column_views[LATTICE ? cursor.view : 0];
 }
+
+// Tiles of a tensor to shared memory, by cp.async.
+//
+// Takes, from the template that it is pasted into, THREADS, LATTICE, and what plan_common.cuh gives.
 
 // ---- Copies ----
 
