@@ -21,6 +21,8 @@ static void print_inputs(void)
     FIELD(splat_options, kv_heads);
     FIELD(splat_options, tile_rows);
     FIELD(splat_options, tile_cols);
+    FIELD(splat_options, layout);
+    FIELD(splat_options, op);
     SIZE(splat_options);
     FIELD(splat_context_options, struct_size);
     FIELD(splat_context_options, log);
@@ -61,6 +63,27 @@ static void print_launch(void)
     FIELD(splat_attention_args, workspace);
     FIELD(splat_attention_args, workspace_bytes);
     SIZE(splat_attention_args);
+    FIELD(splat_values, data);
+    FIELD(splat_values, batch_stride);
+    FIELD(splat_values, head_stride);
+    SIZE(splat_values);
+    FIELD(splat_sparse_args, struct_size);
+    FIELD(splat_sparse_args, batch);
+    FIELD(splat_sparse_args, heads);
+    FIELD(splat_sparse_args, kv_heads);
+    FIELD(splat_sparse_args, q_len);
+    FIELD(splat_sparse_args, kv_len);
+    FIELD(splat_sparse_args, values);
+    FIELD(splat_sparse_args, scores);
+    FIELD(splat_sparse_args, q);
+    FIELD(splat_sparse_args, k);
+    FIELD(splat_sparse_args, x);
+    FIELD(splat_sparse_args, y);
+    FIELD(splat_sparse_args, lse);
+    FIELD(splat_sparse_args, lse_batch_stride);
+    FIELD(splat_sparse_args, lse_head_stride);
+    FIELD(splat_sparse_args, scale);
+    SIZE(splat_sparse_args);
 }
 
 static void print_infos(void)

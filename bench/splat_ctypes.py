@@ -14,6 +14,7 @@ import sys
 OK, INVALID, UNSUPPORTED, NO_MEMORY, IO, NO_DEVICE, COMPILE, CUDA, INTERNAL = range(9)
 BOTTOM_RIGHT, TOP_LEFT = 0, 1
 FP16, BF16, FP32 = 0, 1, 2
+ATTENTION, SDDMM, SOFTMAX, SPMM, SPMM_TRANSPOSED = range(5)
 DEVICE_AUTO, DEVICE_CPU, DEVICE_GPU = 0, 1, 2
 ARCH_AUTO, SM80, SM90A = 0, 80, 90
 STAGES = {"acsr": 0, "plan": 1, "spec": 2, "source": 3, "ptx": 4, "log": 5}
@@ -37,15 +38,11 @@ TileFn = C.CFUNCTYPE(I32, C.POINTER(Stretch), PTR)
 
 class Options(C.Structure):
     _fields_ = [("struct_size", SIZE), ("dtype", I32), ("device", I32), ("arch", I32)] + [
-        (n, I64) for n in ("head_dim", "value_dim", "batch", "heads", "kv_heads", "tile_rows", "tile_cols", "layout")]
+        (n, I64) for n in ("head_dim", "value_dim", "batch", "heads", "kv_heads", "tile_rows", "tile_cols", "layout")] + [
+        ("op", I32)]
 
 
 OP_ATTENTION, OP_SDDMM, OP_SOFTMAX, OP_SPMM, OP_SPMM_TRANSPOSED = range(5)
-
-
-class OperatorOptions(Options):
-    """splat_options of a library that has operators; one without them reads and writes what Options has."""
-    _fields_ = [("op", I32)]
 
 
 class PlanInfo(C.Structure):
@@ -100,7 +97,8 @@ class LayerArgs(C.Structure):
 BATCH_FIRST, BATCH_LAST = 0, 1
 
 STRUCTS = {"splat_options": Options, "splat_context_options": ContextOptions, "splat_acsr_run": Run,
-           "splat_tensor": Tensor, "splat_attention_args": AttentionArgs, "splat_plan_info": PlanInfo,
+           "splat_tensor": Tensor, "splat_attention_args": AttentionArgs,
+           "splat_values": Values, "splat_sparse_args": SparseArgs, "splat_plan_info": PlanInfo,
            "splat_compile_info": CompileInfo}
 
 # name: (result, arguments). A result of None marks a void function.
@@ -142,6 +140,8 @@ PROTOTYPES = {
     "splat_kernel_device": (I32, [PTR]),
     "splat_attention_args_init": (None, [C.POINTER(AttentionArgs)]),
     "splat_workspace_bytes": (STATUS, [PTR, I64, I64, C.POINTER(SIZE)]),
+    "splat_sparse_args_init": (None, [C.POINTER(SparseArgs)]),
+    "splat_run_sparse": (STATUS, [PTR, C.POINTER(SparseArgs), PTR]),
     "splat_run": (STATUS, [PTR, C.POINTER(AttentionArgs), PTR]),
 }
 
@@ -244,8 +244,9 @@ class Kernel(Handle):
         self.lib.check(self.lib.c.splat_run_sparse(self.p, C.byref(args), stream))
 
     def run(self, args, stream=None):
-        """Launches with AttentionArgs on a raw stream handle (an int; None = the default stream)."""
-        status = self.lib.c.splat_run(self.p, C.byref(args), stream)
+        """Launches with AttentionArgs or SparseArgs on a raw stream handle (an int; None = the default stream)."""
+        run = self.lib.c.splat_run_sparse if isinstance(args, SparseArgs) else self.lib.c.splat_run
+        status = run(self.p, C.byref(args), stream)
         if status:
             self.lib.check(status)
 
@@ -333,7 +334,7 @@ class Splat:
         return self._mask(self.out("splat_mask_map", entries, batch, heads))
 
     def options(self, **fields):
-        options = OperatorOptions()
+        options = Options()
         self.c.splat_options_init(C.byref(options))
         for name, value in fields.items():
             if not hasattr(options, name):
@@ -438,17 +439,24 @@ class Splat:
         args.tensors = (q, k, v, o, lse, workspace)
         return args
 
-    def sparse_args(self, q_len, kv_len, scale=0.0, **named):
-        """SparseArgs: q, k, x, y are [batch, heads, rows, D] tensors, values and scores [batch, heads, pairs] ones, as their names
-        in the struct; keeps the tensors alive."""
+    def sparse_args(self, q_len, kv_len, values, scores=None, q=None, k=None, x=None, y=None, lse=None, scale=0.0,
+                    kv_heads=0):
+        """SparseArgs of values [batch, heads, at least the pairs] and [batch, heads, rows, D] tensors; keeps them alive."""
         args = SparseArgs()
         self.c.splat_sparse_args_init(C.byref(args))
-        first = next(t for name, t in named.items() if name in ("values", "scores"))
-        args.batch, args.heads, args.q_len, args.kv_len, args.scale = first.shape[0], first.shape[1], q_len, kv_len, scale
-        for name, t in named.items():
-            assert t.stride(-1) == 1, name
-            setattr(args, name, tensor(t) if t.dim() == 4 else Values(t.data_ptr(), t.stride(0), t.stride(1)))
-        args.tensors = named
+        args.batch, args.heads, args.kv_heads, args.q_len, args.kv_len = *values.shape[:2], kv_heads, q_len, kv_len
+        for name, t in (("values", values), ("scores", scores)):
+            if t is not None:
+                assert t.dim() == 3 and t.stride(2) == 1, name
+                setattr(args, name, Values(t.data_ptr(), t.stride(0), t.stride(1)))
+        for name, t in (("q", q), ("k", k), ("x", x), ("y", y)):
+            if t is not None:
+                assert t.dim() == 4 and t.stride(3) == 1, name
+                setattr(args, name, tensor(t))
+        if lse is not None:
+            args.lse, args.lse_batch_stride, args.lse_head_stride = lse.data_ptr(), lse.stride(0), lse.stride(1)
+        args.scale = scale
+        args.tensors = (values, scores, q, k, x, y, lse)
         return args
 
 

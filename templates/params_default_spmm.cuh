@@ -10,4 +10,4 @@ constexpr int BLOCKS_PER_SM = 2;         // that registers must allow
 constexpr bool MASK_MAP = false;         // (batch, head) -> distinct mask is looked up
 constexpr bool LATTICE = false;          // tiles may walk the sequence in other orders
 constexpr unsigned PREDICATE_MASK = 0x4; // bit k: predicate kind k occurs (here: upper)
-constexpr int SHARED_BYTES = 71680;      // dynamic shared memory a block
+constexpr int SHARED_BYTES = 79872;      // dynamic shared memory a block

@@ -124,8 +124,8 @@ __device__ __forceinline__ void copy_async_chunk(unsigned shared, const void *gl
                  : "memory");
 }
 
-// Copies the first `bytes` of a chunk, 0 to 16, and writes zeros for the others. Both addresses are multiples of 16; the source
-// must be a valid address even when nothing is read.
+// Copies the first `bytes` of a chunk, 0 to 16, and writes zeros for the others, of which nothing is read. Both addresses are
+// multiples of 16.
 __device__ __forceinline__ void copy_async_part(unsigned shared, const void *global, int bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared),

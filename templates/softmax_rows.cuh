@@ -42,22 +42,23 @@ __device__ __forceinline__ bool is_whole(const Row &row, int chunk)
     return 8 * chunk >= row.first && 8 * chunk + 8 <= row.end;
 }
 
-// What stands for a value that is not there: it takes part in nothing.
+// -inf stands for values that are not there: it takes part in nothing.
 __device__ __forceinline__ Chunk load_chunk(const Row &row, int chunk)
 {
-    if (is_whole(row, chunk))
-        return *reinterpret_cast<const Chunk *>(row.from + 16 * chunk);
     Chunk c;
+    if (is_whole(row, chunk)) {
+        c = *reinterpret_cast<const Chunk *>(row.from + 16 * chunk);
+    } else {
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
-        c.word[w] = 0;
+        for (int w = 0; w < 4; ++w)
+            c.word[w] = (0x8000u | EXPONENT) * 0x10001u; // -inf
+        if (8 * chunk < row.end)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int x = 8 * chunk + 2 * w + e;
-            const unsigned value = x >= row.first && x < row.end ? reinterpret_cast<const unsigned short *>(row.from)[x]
-                                                                 : 0x8000u | EXPONENT; // -inf
-            c.word[w] |= value << (16 * e);
-        }
+            for (int x = 0; x < 8; ++x)
+                if (8 * chunk + x >= row.first && 8 * chunk + x < row.end) {
+                    const unsigned value = reinterpret_cast<const unsigned short *>(row.from)[8 * chunk + x];
+                    c.word[x / 2] = x % 2 ? (c.word[x / 2] & 0xffffu) | value << 16 : (c.word[x / 2] & 0xffff0000u) | value;
+                }
     }
     return c;
 }
@@ -66,28 +67,24 @@ __device__ __forceinline__ void store_chunk(const Row &row, int chunk, const Chu
 {
     if (is_whole(row, chunk)) {
         *reinterpret_cast<Chunk *>(row.to + 16 * chunk) = c;
-        return;
+    } else if (8 * chunk < row.end) {
+#pragma unroll
+        for (int x = 0; x < 8; ++x)
+            if (8 * chunk + x >= row.first && 8 * chunk + x < row.end)
+                reinterpret_cast<unsigned short *>(row.to)[8 * chunk + x] =
+                    static_cast<unsigned short>(c.word[x / 2] >> (16 * (x % 2)));
     }
-#pragma unroll
-    for (int w = 0; w < 4; ++w)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int x = 8 * chunk + 2 * w + e;
-            if (x >= row.first && x < row.end)
-                reinterpret_cast<unsigned short *>(row.to)[x] = static_cast<unsigned short>(c.word[w] >> (16 * e));
-        }
 }
 
 // Calls visit(chunk number, chunk) for each of the lane's chunks; those held are at hand.
 template <class Visit> __device__ __forceinline__ void for_chunks(const Row &row, Chunk (&held)[HELD], Visit visit)
 {
-    const int chunks = (row.end + 7) / 8;
     int chunk = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int k = 0; k < HELD; ++k, chunk += 32)
-        if (chunk < chunks)
-            visit(chunk, held[k]);
-    for (; chunk < chunks; chunk += 32) {
+        visit(chunk, held[k]);
+#pragma unroll 1
+    for (; 8 * chunk < row.end; chunk += 32) {
         Chunk c = load_chunk(row, chunk);
         visit(chunk, c);
     }
@@ -126,8 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) splat_softmax(const __grid
     Chunk held[HELD];
 #pragma unroll
     for (int k = 0; k < HELD; ++k)
-        if (8 * (static_cast<int>(threadIdx.x) % 32 + 32 * k) < row.end)
-            held[k] = load_chunk(row, static_cast<int>(threadIdx.x) % 32 + 32 * k);
+        held[k] = load_chunk(row, static_cast<int>(threadIdx.x) % 32 + 32 * k);
     float top = -infinity();
     for_chunks(row, held, [&](int, Chunk &c) {
 #pragma unroll

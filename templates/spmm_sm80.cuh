@@ -56,7 +56,8 @@ constexpr int BEGINS_OFFSET = LINES_OFFSET + 2 * LINES_BYTES; // transposed: sha
 constexpr int BEGINS_BYTES = TRANSPOSED ? 4 * TILE_COLS : 0;
 constexpr int COUNTS_OFFSET = BEGINS_OFFSET + 2 * BEGINS_BYTES; // transposed: pairs of each column in each warp's rows
 constexpr int COUNTS_BYTES = TRANSPOSED ? 4 * TILE_COLS * WARPS : 0;
-static_assert(COUNTS_OFFSET + 2 * COUNTS_BYTES == SHARED_BYTES, "host and kernel agree on the shared memory");
+constexpr int NOTES_OFFSET = COUNTS_OFFSET + 2 * COUNTS_BYTES; // of each thread, about the next tile
+static_assert(NOTES_OFFSET + 32 * THREADS == SHARED_BYTES, "host and kernel agree on the shared memory");
 static_assert(TILE_ROWS <= 2 * TILE_COLS, "y takes the place of x at the end");
 
 typedef float Outputs[VALUE_BLOCKS][4];
@@ -69,6 +70,36 @@ struct Tile {
     TileMask mask;      // transposed: of the lane's own columns only
     unsigned begin[2];  // A x: shared address of the first value of each of the lane's rows
 };
+
+// Registers are short: what a lane knows of the next tile waits in shared memory, where no other lane looks.
+__device__ __forceinline__ void note(unsigned shared, const Tile &tile)
+{
+    const unsigned to = shared + NOTES_OFFSET + 32 * threadIdx.x;
+    Chunk words = {}, rest = {};
+    if (tile.mask.kind != PRED_NONE)
+#pragma unroll
+        for (int x = 0; x < 2 * WORDS; ++x)
+            words.word[x] = tile.mask.word[x / WORDS][x % WORDS];
+    rest.word[0] = static_cast<unsigned>(tile.mask.kind);
+    rest.word[1] = tile.begin[0];
+    rest.word[2] = tile.begin[1];
+    store_shared_chunk(to, words);
+    store_shared_chunk(to + 16, rest);
+}
+
+__device__ __forceinline__ Tile noted(unsigned shared)
+{
+    const unsigned from = shared + NOTES_OFFSET + 32 * threadIdx.x;
+    const Chunk words = load_shared_chunk(from), rest = load_shared_chunk(from + 16);
+    Tile tile;
+    tile.mask.kind = static_cast<int>(rest.word[0]);
+#pragma unroll
+    for (int x = 0; x < 2 * WORDS; ++x)
+        tile.mask.word[x / WORDS][x % WORDS] = words.word[x];
+    tile.begin[0] = rest.word[1];
+    tile.begin[1] = rest.word[2];
+    return tile;
+}
 
 // Starts copying `count` values into a line; the quad's lanes take turns. The rest of the line becomes zero if `fill`. Gives the
 // shared address of the first.
@@ -164,6 +195,7 @@ __device__ __forceinline__ Tile copy_columns_of_values(const Cursor &cursor, int
 {
     Tile tile;
     tile.mask.kind = cursor.code & 15;
+    tile.begin[0] = tile.begin[1] = 0;
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
     for (int line = static_cast<int>(threadIdx.x) / 4; line < LINES; line += THREADS / 4) {
@@ -386,17 +418,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                                                                       column_view(args, cursor), cursor.column,
                                                                       args.kv_len, args.v);
             if constexpr (TRANSPOSED)
-                return copy_columns_of_values(cursor, tile_row, tile_number++, shared, stage, values, rows, sparse);
+                note(shared, copy_columns_of_values(cursor, tile_row, tile_number++, shared, stage, values, rows, sparse));
             else
-                return copy_rows_of_values(rows, cursor, tile_row, shared + LINES_OFFSET + stage * LINES_BYTES, args);
+                note(shared, copy_rows_of_values(rows, cursor, tile_row, shared + LINES_OFFSET + stage * LINES_BYTES, args));
         };
-        Tile next = copy(0);
+        copy(0);
         copy_commit();
         int stage = 0;
         for (bool more = true; more; stage ^= 1) {
             // The tile has landed, and every warp is done with the one before.
             copy_wait<0>();
-            const Tile tile = next;
+            const Tile tile = noted(shared);
             const unsigned x_tile = shared + stage * X_BYTES;
             bool apart = false;
             if (tile.mask.kind != PRED_NONE)
@@ -405,7 +437,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 block_barrier();
             more = next_tile(cursor, args);
             if (more)
-                next = copy(stage ^ 1);
+                copy(stage ^ 1);
             copy_commit();
 #pragma unroll
             for (int step = 0; step < KEY_STEPS; ++step) {

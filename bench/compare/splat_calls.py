@@ -75,7 +75,7 @@ def masked(p, data):
     dim = p.dim if p.kind != "softmax" else 0
     kernel = context.compile(lib.expression(data.pattern.expression, p.seq), dtype=dtype_of(p), head_dim=dim, batch=p.batch,
                              heads=p.heads, device=device(data), op=op)
-    calls = [lib.sparse_args(p.seq, p.seq, data.scale or 0.0, **{field: getattr(data, name)[n] for field, name in names.items()})
+    calls = [lib.sparse_args(p.seq, p.seq, scale=data.scale or 0.0, **{field: getattr(data, name)[n] for field, name in names.items()})
              for n in range(data.sets)]
     result = data.out_values if p.kind in ("sddmm", "softmax") else data.o
 

@@ -12,7 +12,9 @@ const struct sp_tune_table *sp_tune_table_of(enum splat_op op, enum splat_arch a
 {
     if (op == SPLAT_OP_ATTENTION)
         return sp_tune_table_for(arch);
-    return arch == SPLAT_ARCH_SM80 ? &sp_tune_sparse_sm80 : &sp_tune_sparse_h200;
+    if (op == SPLAT_OP_SDDMM || op == SPLAT_OP_SOFTMAX)
+        return arch == SPLAT_ARCH_SM80 ? &sp_tune_sddmm_sm80 : &sp_tune_sddmm_h200;
+    return arch == SPLAT_ARCH_SM80 ? &sp_tune_spmm_sm80 : &sp_tune_spmm_h200;
 }
 
 static enum splat_status check_dim(const char *name, int64_t dim)

@@ -7,7 +7,7 @@
 
 extern const struct sp_tune_table sp_tune_h200;
 extern const struct sp_tune_table sp_tune_sm80;
-extern const struct sp_tune_table sp_tune_sparse_h200; /* the operators on values */
-extern const struct sp_tune_table sp_tune_sparse_sm80;
+extern const struct sp_tune_table sp_tune_sddmm_h200, sp_tune_sddmm_sm80; /* and softmax */
+extern const struct sp_tune_table sp_tune_spmm_h200, sp_tune_spmm_sm80;
 
 #endif

@@ -54,9 +54,10 @@ static int64_t sparse_bytes(const struct sp_spec *spec)
     case SPLAT_OP_SDDMM:
         return (rows + 2 * cols) * head_pitch + rows * 2 * (cols + 8);
     case SPLAT_OP_SPMM:
-        return 2 * cols * value_pitch + 2 * rows * 2 * (cols + 8);
+        return 2 * cols * value_pitch + 2 * rows * 2 * (cols + 8) + 32 * 32 * spec->warps;
     case SPLAT_OP_SPMM_TRANSPOSED:
-        return 2 * cols * value_pitch + 2 * cols * 2 * (rows + 8) + 2 * 4 * cols + 2 * 4 * cols * spec->warps;
+        return 2 * cols * value_pitch + 2 * cols * 2 * (rows + 8) + 2 * 4 * cols + 2 * 4 * cols * spec->warps +
+               32 * 32 * spec->warps;
     case SPLAT_OP_SOFTMAX:
     case SPLAT_OP_ATTENTION:
         break;

@@ -74,7 +74,7 @@ void use_barrier(unsigned address, const char *what, Place place)
     const int thread = block.current;
     if (thread < 0)
         return;
-    const Touch &init = block.words[(address - block.shared_begin) / 4].write;
+    const Touch &init = block.words[(address - block.shared_begin) / grain].write;
     if (!knows(thread, init, DONE))
         fault(
             place,
@@ -100,10 +100,10 @@ __attribute__((noinline)) void barrier_init(unsigned address, int count)
         fault(place, "more than %d barriers: let the machine have more", BARRIERS_MAX);
     const auto all = static_cast<size_t>(KNOWLEDGES) * everyone();
     const int thread = block.current;
-    for (unsigned w = (address - block.shared_begin) / 4, end = w + 2; w < end; ++w) {
+    for (unsigned w = (address - block.shared_begin) / grain, end = w + 8 / grain; w < end; ++w) {
         Word &word = block.words[w];
         if (word.written || word.barrier >= 0 || word.bulk >= 0)
-            fault(place, "a barrier at shared address base + %u, where something else is", 4 * w);
+            fault(place, "a barrier at shared address base + %u, where something else is", grain * w);
         word.barrier = static_cast<int>(barriers.size());
         word.write = {thread, clock_of(thread, thread), place};
     }
@@ -113,7 +113,7 @@ __attribute__((noinline)) void barrier_init(unsigned address, int count)
 void barrier_init_fence()
 {
     for (Barrier &b : barriers)
-        b.fenced |= block.words[(b.address - block.shared_begin) / 4].write.who == block.current;
+        b.fenced |= block.words[(b.address - block.shared_begin) / grain].write.who == block.current;
 }
 
 static void complete_phase_if_due(Barrier &b)

@@ -44,9 +44,9 @@ struct Operands {
 
 // An asynchronous copy that its thread has not waited for.
 struct Copy {
-    unsigned offset, bytes;
+    unsigned offset, bytes, read; // `read` bytes are copied, zeros stand for the others
     const void *from;
-    bool present, landed;
+    bool landed;
     int group;
     Place place;
 };
@@ -87,6 +87,9 @@ struct Atomic {
     Touch touch;
     int before, after; // values
 };
+
+// Bytes of shared memory, and of buffers that are updated, that are tracked as one.
+extern unsigned grain;
 
 struct Word {
     bool written = false;

@@ -15,6 +15,10 @@ constexpr auto HALF = SPLAT_FP16;
 constexpr auto BF16 = SPLAT_BF16;
 constexpr auto BHSD = Layout::BHSD;
 constexpr auto BSHD = Layout::BSHD;
+constexpr auto SDDMM = SPLAT_OP_SDDMM;
+constexpr auto SPMM = SPLAT_OP_SPMM;
+constexpr auto SPMM_T = SPLAT_OP_SPMM_TRANSPOSED;
+constexpr auto SOFTMAX = SPLAT_OP_SOFTMAX;
 
 const std::vector<Case> &all_cases()
 {
@@ -67,6 +71,34 @@ const std::vector<Case> &all_cases()
                                                                     600,  600, HALF,  64,  72, 128,  64,  1, 1, 1, BHSD, BAD_VALUES},
         {"split-merge",    SM80, "window(30) | strided(2) | rows(0, 4)",
                                                                      70, 3000, BF16,   8,   8,  64,  64,  1, 1, 1, BSHD, BAD_VALUES, 3},
+        // -- operators on values: every shape, predicate, view and place of a row's first value
+        {"sddmm",          SM80, "causal",                          257,  257, HALF,  64,  64, 128,  64,  1, 2, 1, BSHD, GAPS, 1, SDDMM},
+        {"sddmm-all",      SM80, "causal; ~causal; window(9); documents(33, 57, 40, 50); strided(3); random 20",
+                                                                    180,  180, BF16,  64,  64,  64,  64,  1, 6, 2, BSHD, BAD_KEYS | GAPS, 1, SDDMM},
+        {"sddmm-narrow",   SM80, "full",                             70,  101, HALF,  40,  40,  64,  32,  2, 2, 2, BHSD, BAD_KEYS, 1, SDDMM},
+        {"sddmm-128",      SM80, "causal & window(100, 0)",         200,  230, BF16, 128, 128, 128,  64,  1, 1, 1, BHSD, PLAIN, 1, SDDMM},
+        {"sddmm-128-64",   SM80, "random 30",                       140,  100, HALF, 128, 128,  64,  64,  1, 1, 1, BSHD, PLAIN, 1, SDDMM},
+        {"sddmm-128-32",   SM80, "rows(10, 70) & window(20)",       130,  130, BF16,  72,  72,  64,  32,  1, 1, 1, BSHD, PLAIN, 1, SDDMM},
+        {"sddmm-256",      SM80, "causal",                          150,  150, HALF, 256, 256, 128,  64,  1, 1, 1, BHSD, PLAIN, 1, SDDMM},
+        {"sddmm-residue",  SM80, "dilated(40, 3)",                  200,  200, HALF,  64,  64,  64,  64,  1, 2, 1, BSHD, PLAIN, 3, SDDMM},
+        {"sddmm-nothing",  SM80, "full - full",                      40,   40, BF16,  64,  64,  64,  64,  1, 1, 1, BHSD, PLAIN, 1, SDDMM},
+        {"spmm",           SM80, "causal",                          257,  257, HALF,  64,  64, 128,  64,  1, 2, 1, BSHD, GAPS, 1, SPMM},
+        {"spmm-all",       SM80, "causal; ~causal; window(9); documents(33, 57, 40, 50); strided(3); random 20",
+                                                                    180,  180, BF16,  64,  64,  64,  64,  1, 6, 2, BSHD, BAD_VALUES | GAPS, 1, SPMM},
+        {"spmm-narrow",    SM80, "full",                             70,  101, HALF,  40,  40,  64,  32,  2, 2, 2, BHSD, BAD_VALUES, 1, SPMM},
+        {"spmm-128",       SM80, "causal & window(100, 0)",         200,  230, BF16, 128, 128, 128,  64,  1, 1, 1, BHSD, BAD_VALUES, 1, SPMM},
+        {"spmm-72",        SM80, "rows(10, 70) & window(20)",       130,  130, BF16,  72,  72,  64,  32,  1, 1, 1, BSHD, BAD_VALUES, 1, SPMM},
+        {"spmm-256",       SM80, "causal",                          150,  150, HALF, 256, 256, 128,  64,  1, 1, 1, BHSD, PLAIN, 1, SPMM},
+        {"spmm-residue",   SM80, "dilated(40, 3)",                  200,  200, HALF,  64,  64,  64,  64,  1, 2, 1, BSHD, BAD_VALUES, 3, SPMM},
+        {"spmm-t",         SM80, "causal",                          257,  257, HALF,  64,  64, 128,  64,  1, 2, 2, BSHD, GAPS, 1, SPMM_T},
+        {"spmm-t-all",     SM80, "causal; ~causal; window(9); documents(33, 57, 40, 50); strided(3); random 20",
+                                                                    180,  180, BF16,  64,  64,  64,  64,  1, 6, 6, BSHD, BAD_VALUES | GAPS, 1, SPMM_T},
+        {"spmm-t-narrow",  SM80, "full",                             70,  101, HALF,  40,  40,  64,  32,  2, 2, 2, BHSD, BAD_VALUES, 1, SPMM_T},
+        {"spmm-t-128",     SM80, "causal & window(100, 0)",         200,  230, BF16, 128, 128, 128,  64,  1, 1, 1, BHSD, BAD_VALUES, 1, SPMM_T},
+        {"spmm-t-residue", SM80, "dilated(40, 3)",                  200,  200, HALF,  64,  64,  64,  64,  1, 2, 2, BSHD, BAD_VALUES, 3, SPMM_T},
+        {"softmax",        SM80, "causal & window(100, 0); random 40", 130, 150, BF16, 8,   8,   0,   0,  2, 2, 2, BSHD, GAPS | BAD_VALUES, 1, SOFTMAX},
+        {"softmax-long",   SM80, "causal & (window(2, 0) | rows(7, 9))", 20, 1500, HALF, 8, 8,   0,   0,  1, 1, 1, BSHD, LARGE_SCORES, 1, SOFTMAX},
+        {"softmax-place",  SM80, "causal",                           90,   90, HALF,   8,   8,   0,   0,  1, 2, 2, BSHD, IN_PLACE | NO_LSE, 1, SOFTMAX},
         // -- Hopper kernels: every shape of the tune table
         {"h-full",         SM90, "full",                            140,  256, BF16,  64,  64, 128, 128,  1, 2, 1, BHSD, PLAIN},
         {"h-causal",       SM90, "causal",                          260,  260, HALF, 128, 128, 128, 128,  1, 2, 1, BSHD, GAPS},

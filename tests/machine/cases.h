@@ -20,7 +20,8 @@ enum Trait : unsigned {
     NO_LSE = 8,        // lse is not wanted
     LARGE_SCORES = 16, // q is large: the softmax is close to a maximum
     GAPS = 32,         // rows of the tensors are further apart than they need be
-    ONE_BAD_VALUE = 64 // NaN or inf at one place of v
+    ONE_BAD_VALUE = 64, // NaN or inf at one place of v
+    IN_PLACE = 128      // softmax of rows: over what it is taken of
 };
 
 struct Case {
@@ -37,6 +38,7 @@ struct Case {
     Layout layout;
     unsigned traits;
     int views = 1; // as splat_options.layout: 1 is token order
+    enum splat_op op = SPLAT_OP_ATTENTION;
 };
 
 const std::vector<Case> &all_cases();

@@ -43,6 +43,9 @@ struct Launch {
 // stands for the registers that a product under way has.
 void watch_registers(bool yes);
 
+// How many bytes of shared memory are tracked as one: 4, or 2 for kernels whose threads share words.
+void track_by(unsigned bytes);
+
 constexpr int FAULT_EXIT = 3; // the process's exit code after a report
 
 void run(const Launch &launch);
@@ -77,6 +80,7 @@ void write_shared(unsigned address, const void *from, unsigned bytes);
 
 // cp.async: zeros instead of the source's bytes when not `present`.
 void start_copy(unsigned address, const void *from, unsigned bytes, bool present);
+void start_copy_part(unsigned address, const void *from, int read); // of 16 bytes; zeros for the others
 void commit_copies();
 void wait_copies(int pending);
 

@@ -55,13 +55,20 @@ void fence_async_proxy()
 
 // ---- Shared memory ----
 
+unsigned grain = 4;
+
+void track_by(unsigned bytes)
+{
+    grain = bytes;
+}
+
 // How many of a word's atomic operations a thread has seen by relaxed reads: it does not see fewer later.
 static std::map<std::pair<unsigned, int>, size_t> seen;
 
 void reset_memory(int shared_bytes)
 {
     block.shared.assign(static_cast<size_t>(shared_bytes), 0xff);
-    block.words.resize(static_cast<size_t>(shared_bytes) / 4);
+    block.words.resize(static_cast<size_t>(shared_bytes) / grain);
     for (Word &word : block.words) {
         word.written = false;
         word.copier = word.bulk = word.barrier = NOBODY;
@@ -142,14 +149,14 @@ void note_read(unsigned address, unsigned bytes, int thread, Place place)
     check_extent(address, bytes, bytes, "a read", place);
     const unsigned offset = address - block.shared_begin;
     const Touch now{thread, clock_of(thread, thread), place};
-    for (unsigned w = offset / 4; w < (offset + bytes) / 4; ++w) {
+    for (unsigned w = offset / grain; w < (offset + bytes) / grain; ++w) {
         Word &word = block.words[w];
-        check_free(word, 4 * w, "a read", place);
+        check_free(word, grain * w, "a read", place);
         if (!word.written)
-            fault(place, "a read of shared address base + %u, where nothing was written", 4 * w);
+            fault(place, "a read of shared address base + %u, where nothing was written", grain * w);
         if (!knows(thread, word.write, DONE))
-            race(4 * w, "a read", "write", word.write, place);
-        check_atomics(word, 4 * w, "a read", place);
+            race(grain * w, "a read", "write", word.write, place);
+        check_atomics(word, grain * w, "a read", place);
         note_touch(word.reads, now);
     }
 }
@@ -192,9 +199,9 @@ static void note_write(unsigned address, unsigned bytes, const char *what, Place
     check_extent(address, bytes, bytes, what, place);
     const unsigned offset = address - block.shared_begin;
     const int thread = block.current;
-    for (unsigned w = offset / 4; w < (offset + bytes) / 4; ++w) {
+    for (unsigned w = offset / grain; w < (offset + bytes) / grain; ++w) {
         Word &word = block.words[w];
-        check_write(word, 4 * w, what, place);
+        check_write(word, grain * w, what, place);
         forget_accesses(w);
         word.write = {thread, clock_of(thread, thread), place};
         word.written = true;
@@ -205,13 +212,13 @@ void note_bulk_write(unsigned address, unsigned bytes, int copy, Place place)
 {
     const unsigned offset = address - block.shared_begin;
     const int thread = block.current;
-    for (unsigned w = offset / 4; w < (offset + bytes) / 4; ++w) {
+    for (unsigned w = offset / grain; w < (offset + bytes) / grain; ++w) {
         Word &word = block.words[w];
-        check_write(word, 4 * w, "a bulk copy", place);
+        check_write(word, grain * w, "a bulk copy", place);
         if (word.write.who < block.thread_count && !knows(thread, word.write, FENCED))
             fault(place,
                   "a bulk copy to shared address base + %u, and no proxy fence since the write by %s at\n%s  now:",
-                  4 * w, name_of(word.write.who).c_str(), source_of(word.write.place).c_str());
+                  grain * w, name_of(word.write.who).c_str(), source_of(word.write.place).c_str());
         forget_accesses(w);
         word.bulk = copy;
         word.copy_place = place;
@@ -236,7 +243,7 @@ __attribute__((noinline)) void atomic_min_shared(unsigned address, int value)
     check_extent(address, 4, 4, "an atomic operation", place);
     const unsigned offset = address - block.shared_begin;
     const int thread = block.current;
-    Word &word = block.words[offset / 4];
+    Word &word = block.words[offset / grain];
     check_write(word, offset, "an atomic operation", place, true);
     if (!word.written)
         fault(place, "an atomic operation on shared address base + %u, where nothing was written", offset);
@@ -252,7 +259,7 @@ __attribute__((noinline)) int load_shared_relaxed(unsigned address)
 {
     const Place place = __builtin_return_address(0);
     check_extent(address, 4, 4, "a relaxed read", place);
-    const unsigned offset = address - block.shared_begin, w = offset / 4;
+    const unsigned offset = address - block.shared_begin, w = offset / grain;
     const int thread = block.current;
     Word &word = block.words[w];
     check_free(word, offset, "a relaxed read", place);
@@ -315,7 +322,7 @@ void add_buffer(const char *name, const void *begin, size_t bytes, Access access
     buffers.push_back(
         {name, first, first + bytes, access,
          std::vector<int>(access == Access::WRITE_ONCE || access == Access::WRITE ? bytes : 0, NOBODY),
-         std::vector<Cell>(access == Access::UPDATE ? (bytes + 3) / 4 : 0)});
+         std::vector<Cell>(access == Access::UPDATE ? (bytes + grain - 1) / grain : 0)});
 }
 
 void begin_launch()
@@ -383,7 +390,7 @@ static void note_store(Buffer &b, size_t at, Place place)
                                  const Touch &touch, Place place)
 {
     fault(place, "a race: %s of byte %zu of %s, and no barrier since the %s by warp %d, lane %d at\n%s  now:", now,
-          4 * cell, b.name, then, touch.who / 32, touch.who % 32, source_of(touch.place).c_str());
+          grain * cell, b.name, then, touch.who / 32, touch.who % 32, source_of(touch.place).c_str());
 }
 
 // A bulk copy reads when it lands: no thread is at hand then.
@@ -393,14 +400,14 @@ static void note_update(Buffer &b, size_t at, bool store, Place place)
     Cell &cell = b.cells[at];
     const int storing = cell.writer < 0 ? NOBODY : cell.writer / block.thread_count; // block
     if (storing >= 0 && storing != here)
-        fault(place, "byte %zu of %s is %s, and block %d stores it", 4 * at, b.name, store ? "stored" : "loaded",
+        fault(place, "byte %zu of %s is %s, and block %d stores it", grain * at, b.name, store ? "stored" : "loaded",
               storing);
     if (store && cell.reader >= 0 && cell.reader != here)
-        fault(place, "byte %zu of %s is stored, and block %d loads it", 4 * at, b.name, cell.reader);
+        fault(place, "byte %zu of %s is stored, and block %d loads it", grain * at, b.name, cell.reader);
     if (thread >= 0 && !knows(thread, cell.write, DONE))
         race_in(b, at, store ? "a store" : "a load", "store", cell.write, place);
     if (!store && storing >= 0)
-        fault(place, "byte %zu of %s is loaded, and was stored in this launch before", 4 * at, b.name);
+        fault(place, "byte %zu of %s is loaded, and was stored in this launch before", grain * at, b.name);
     if (!store)
         cell.reader = here;
     if (thread < 0)
@@ -414,7 +421,7 @@ static void note_update(Buffer &b, size_t at, bool store, Place place)
         if (!knows(thread, read, READ))
             race_in(b, at, "a store", "load", read, place);
     if (storing >= 0)
-        note_store_again(b, 4 * at, 4, cell.writer, place);
+        note_store_again(b, grain * at, grain, cell.writer, place);
     cell.writer = thread_of_launch();
     cell.write = now;
 }
@@ -436,7 +443,7 @@ static void check_global(uintptr_t address, size_t bytes, bool store, bool align
             for (size_t at = first; at < last; ++at)
                 note_store(b, at, place);
         if (b.access == Access::UPDATE)
-            for (size_t at = first / 4; at < (last + 3) / 4; ++at)
+            for (size_t at = first / grain; at < (last + grain - 1) / grain; ++at)
                 note_update(b, at, store, place);
         return;
     }
@@ -473,27 +480,42 @@ static void direct(const void *pointer, size_t bytes, bool store, Place place)
 
 // ---- Asynchronous copies ----
 
+static void start(unsigned address, const void *from, unsigned bytes, unsigned read, Place place)
+{
+    note_write(address, bytes, "a copy", place);
+    const unsigned offset = address - block.shared_begin;
+    for (unsigned w = offset / grain; w < (offset + bytes) / grain; ++w) {
+        block.words[w].copier = block.current;
+        block.words[w].copy_place = place;
+    }
+    Thread &thread = block.threads[block.current];
+    thread.copies.push_back({offset, bytes, read, from, false, thread.group, place});
+}
+
 __attribute__((noinline)) void start_copy(unsigned address, const void *from, unsigned bytes, bool present)
 {
     const Place place = __builtin_return_address(0);
     // The address must be valid even when nothing is read from it.
     check_load(from, bytes, true, place);
-    note_write(address, bytes, "a copy", place);
-    const unsigned offset = address - block.shared_begin;
-    for (unsigned w = offset / 4; w < (offset + bytes) / 4; ++w) {
-        block.words[w].copier = block.current;
-        block.words[w].copy_place = place;
-    }
-    Thread &thread = block.threads[block.current];
-    thread.copies.push_back({offset, bytes, from, present, false, thread.group, place});
+    start(address, from, bytes, present ? bytes : 0, place);
+}
+
+__attribute__((noinline)) void start_copy_part(unsigned address, const void *from, int read)
+{
+    const Place place = __builtin_return_address(0);
+    if (read < 0 || read > 16)
+        fault(place, "a copy of %d bytes of 16", read);
+    if (reinterpret_cast<uintptr_t>(from) % 16 != 0)
+        fault(place, "a copy from an address that is not aligned, at %s", where(reinterpret_cast<uintptr_t>(from)).c_str());
+    if (read > 0)
+        check_load(from, static_cast<size_t>(read), false, place);
+    start(address, from, 16, static_cast<unsigned>(read), place);
 }
 
 static void land(Copy &copy)
 {
-    if (copy.present)
-        memcpy(&block.shared[copy.offset], copy.from, copy.bytes);
-    else
-        memset(&block.shared[copy.offset], 0, copy.bytes);
+    memset(&block.shared[copy.offset], 0, copy.bytes);
+    memcpy(&block.shared[copy.offset], copy.from, copy.read);
     copy.landed = true;
 }
 
@@ -521,7 +543,7 @@ __attribute__((noinline)) void wait_copies(int pending)
         }
         if (!copy.landed)
             land(copy);
-        for (unsigned w = copy.offset / 4; w < (copy.offset + copy.bytes) / 4; ++w) {
+        for (unsigned w = copy.offset / grain; w < (copy.offset + copy.bytes) / grain; ++w) {
             block.words[w].copier = NOBODY;
             block.words[w].write = {block.current, clock_of(block.current, block.current), copy.place};
         }

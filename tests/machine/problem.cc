@@ -16,19 +16,12 @@
 #include "driver.h"
 #include "machine.h"
 #include "numbers.h"
+#include "tensors.h"
 
 namespace machine
 {
 
 // ---- Masks ----
-
-static void need(enum splat_status status, const Case &given)
-{
-    if (status == SPLAT_OK)
-        return;
-    fprintf(stderr, "case %s: %s: %s\n", given.name, splat_status_name(status), splat_last_error());
-    exit(1);
-}
 
 static splat_mask *random_mask(const Case &given, int percent, unsigned seed)
 {
@@ -96,6 +89,7 @@ Problem::Problem(const Case &given) : case_(given)
     options.tile_rows = given.tile_rows;
     options.tile_cols = given.tile_cols;
     options.layout = given.views;
+    options.op = given.op;
     need(splat_plan_create(whole, &options, &plan_), given);
     need(sp_options_resolve(&options, &options_), given);
     need(sp_spec_make(plan_, &options_, given.arch, &spec_), given);
@@ -131,51 +125,6 @@ bool Problem::has_empty_row() const
 }
 
 // ---- Tensors ----
-
-namespace
-{
-struct Tensor {
-    std::vector<uint16_t> data;
-    bool bf16;
-    int heads, rows, dim;
-    int64_t batch, head, row; // strides in elements
-
-    int64_t at(int b, int h, int i, int d) const
-    {
-        return b * batch + h * head + i * row + d;
-    }
-    double operator()(int b, int h, int i, int d) const
-    {
-        const uint16_t bits = data[static_cast<size_t>(at(b, h, i, d))];
-        return bf16 ? bf16_value(bits) : half_value(bits);
-    }
-    void set(int b, int h, int i, int d, float value)
-    {
-        data[static_cast<size_t>(at(b, h, i, d))] = bf16 ? bf16_of(value) : half_of(value);
-    }
-    // Bytes from the first element to the last.
-    size_t extent(int batches) const
-    {
-        return 2 * static_cast<size_t>(at(batches - 1, heads - 1, rows - 1, dim - 1) + 1);
-    }
-};
-} // namespace
-
-constexpr uint16_t UNTOUCHED = 0x5a5a;
-constexpr float UNTOUCHED_LSE = 12345.0f;
-constexpr size_t GUARD = 4096; // elements behind each tensor that belong to no buffer
-
-// Holds NaN everywhere, gaps between the rows included.
-static Tensor make_tensor(const Case &given, int heads, int rows, int dim)
-{
-    Tensor t{{}, given.dtype == SPLAT_BF16, heads, rows, dim, 0, 0, 0};
-    const int64_t pitch = dim + (given.traits & GAPS ? 8 : 0);
-    t.row = given.layout == Layout::BHSD ? pitch : pitch * heads;
-    t.head = given.layout == Layout::BHSD ? pitch * rows : pitch;
-    t.batch = pitch * rows * heads + (given.traits & GAPS ? 16 : 0);
-    t.data.assign(static_cast<size_t>(t.batch * given.batch) + GUARD, t.bf16 ? 0x7fc1 : 0x7e01);
-    return t;
-}
 
 struct Problem::Tensors {
     Tensor q, k, v, o;
@@ -215,14 +164,6 @@ void Problem::fill(Tensors &tensors, uint64_t seed) const
 
 // ---- A run ----
 
-static splat_tensor tensor_of(Tensor &t)
-{
-    splat_tensor made = {};
-    made.data = t.data.data();
-    made.row_stride = t.row, made.head_stride = t.head, made.batch_stride = t.batch;
-    return made;
-}
-
 // The kernel as splat_compile makes it, but for the module and the memory of the device.
 void Problem::make_kernel(splat_kernel *kernel, Running *running, Running *combine,
                           std::vector<int64_t> *launch_tiles) const
@@ -243,8 +184,12 @@ void Problem::make_kernel(splat_kernel *kernel, Running *running, Running *combi
     kernel->args.bits = p.bits;
     kernel->args.map = p.map;
     kernel->args.splits = p.splits;
-    kernel->args.q_len = case_.q_len;
-    kernel->args.kv_len = case_.kv_len;
+    kernel->args.q_len = static_cast<int>(p.q_len);
+    kernel->args.kv_len = static_cast<int>(p.kv_len);
+    kernel->sparse.row_offsets = reinterpret_cast<const sp_i64 *>(p.row_offsets);
+    kernel->sparse.tile_values = reinterpret_cast<const sp_i64 *>(p.tile_values);
+    kernel->sparse.first_tiles = reinterpret_cast<const sp_i64 *>(p.first_tiles);
+    kernel->sparse.value_rows = static_cast<int>(p.row_offset_count) - 1;
     kernel->args.map_batch = p.map ? static_cast<int>(p.map_batch) : 1;
     kernel->args.map_heads = p.map ? static_cast<int>(p.map_heads) : 1;
     kernel->block_threads = source_.threads;
@@ -265,7 +210,7 @@ void Problem::make_kernel(splat_kernel *kernel, Running *running, Running *combi
     kernel->multiprocessors = 2 + static_cast<int>(running->seed % 3);
 }
 
-static void add_inputs(const splat_plan &p)
+void add_inputs(const splat_plan &p)
 {
     add_buffer("row_tiles", p.row_tiles, sizeof *p.row_tiles * static_cast<size_t>(p.row_tile_count), Access::READ);
     add_buffer("segments", p.segments, sizeof *p.segments * static_cast<size_t>(p.segment_count), Access::READ);
@@ -277,10 +222,21 @@ static void add_inputs(const splat_plan &p)
         add_buffer("splits", p.splits, sizeof *p.splits * static_cast<size_t>(p.split_count), Access::READ);
     if (p.map)
         add_buffer("map", p.map, sizeof *p.map * static_cast<size_t>(p.map_batch * p.map_heads), Access::READ);
+    if (p.row_offsets)
+        add_buffer("row_offsets", p.row_offsets,
+                   sizeof *p.row_offsets * static_cast<size_t>(p.mask_count * p.row_offset_count), Access::READ);
+    add_buffer("tile_values", p.tile_values, sizeof *p.tile_values * static_cast<size_t>(p.tile_value_count),
+               Access::READ);
+    if (p.first_tiles)
+        add_buffer("first_tiles", p.first_tiles, sizeof *p.first_tiles * static_cast<size_t>(p.row_tile_count),
+                   Access::READ);
 }
 
 std::string Problem::run(const std::string &object, uint64_t seed) const
 {
+    track_by(case_.op == SPLAT_OP_ATTENTION ? 4 : 2);
+    if (case_.op != SPLAT_OP_ATTENTION)
+        return run_sparse(object, seed);
     Tensors tensors = {
         make_tensor(case_, case_.heads, case_.q_len, case_.head_dim),
         make_tensor(case_, case_.kv_heads, case_.kv_len, case_.head_dim),
@@ -350,25 +306,6 @@ std::string Problem::run(const std::string &object, uint64_t seed) const
 }
 
 // ---- The reference ----
-
-static std::string say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static std::string say(const char *format, ...)
-{
-    char text[256];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    return text;
-}
-
-// Whether two numbers are NaN, or the same infinity, or both finite.
-static bool same_kind(double got, double want)
-{
-    if (std::isnan(want) || std::isnan(got))
-        return std::isnan(want) && std::isnan(got);
-    return std::isinf(want) || std::isinf(got) ? got == want : true;
-}
 
 std::string Problem::compare(const Tensors &tensors, float scale) const
 {

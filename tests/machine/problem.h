@@ -53,6 +53,7 @@ class Problem
     void make_kernel(splat_kernel *kernel, Running *running, Running *combine,
                      std::vector<int64_t> *launch_tiles) const;
     std::string compare(const Tensors &tensors, float scale) const;
+    std::string run_sparse(const std::string &object, uint64_t seed) const; // operators on values
     bool allowed(int mask, int row, int column) const
     {
         return truth_[mask][static_cast<size_t>(row) * case_.kv_len + column] != 0;

@@ -325,9 +325,9 @@ static Words words_of(const unsigned *offsets, size_t count)
     seen.resize(block.words.size());
     Words words;
     for (size_t i = 0; i < count; ++i)
-        if (!seen[offsets[i] / 4]) {
-            seen[offsets[i] / 4] = true;
-            words.push_back(offsets[i] / 4);
+        if (!seen[offsets[i] / grain]) {
+            seen[offsets[i] / grain] = true;
+            words.push_back(offsets[i] / grain);
         }
     for (unsigned w : words)
         seen[w] = false;
@@ -354,13 +354,13 @@ static void start_reading(const Words &words, int readers, const int32_t *known,
         Word &word = block.words[w];
         if (word.copier >= 0 || word.bulk >= 0)
             fault(place,
-                  "a product reads shared address base + %u, to which %s is under way since\n%s  now:", 4 * w,
+                  "a product reads shared address base + %u, to which %s is under way since\n%s  now:", grain * w,
                   word.bulk >= 0 ? describe_bulk_copy(word.bulk).c_str() : "a copy",
                   source_of(word.copy_place).c_str());
         if (!word.written)
-            fault(place, "a product reads shared address base + %u, where nothing was written", 4 * w);
+            fault(place, "a product reads shared address base + %u, where nothing was written", grain * w);
         if (!word.atomics.empty())
-            fault(place, "a product reads shared address base + %u, where atomic operations were", 4 * w);
+            fault(place, "a product reads shared address base + %u, where atomic operations were", grain * w);
         const Touch &write = word.write;
         const bool generic = write.who < block.thread_count;
         if (known[write.who] < write.clock)
@@ -368,21 +368,21 @@ static void start_reading(const Words &words, int readers, const int32_t *known,
                   "a race: a product reads shared address base + %u, and not all its threads have met a barrier "
                   "since "
                   "the write by %s at\n%s  now:",
-                  4 * w, generic ? ("warp " + std::to_string(write.who / 32)).c_str() : "a bulk copy",
+                  grain * w, generic ? ("warp " + std::to_string(write.who / 32)).c_str() : "a bulk copy",
                   source_of(write.place).c_str());
         if (generic && known[FENCED * everyone() + write.who] < write.clock)
             fault(
                 place,
                 "a product reads shared address base + %u, and no proxy fence since the write by warp %d, lane %d "
                 "at\n%s  now:",
-                4 * w, write.who / 32, write.who % 32, source_of(write.place).c_str());
+                grain * w, write.who / 32, write.who % 32, source_of(write.place).c_str());
         word.products += readers;
     }
 }
 
 [[noreturn]] void fault_read_by_product(unsigned offset, const char *what, Place place)
 {
-    const auto has = [&](const Words &words) { return std::count(words.begin(), words.end(), offset / 4) > 0; };
+    const auto has = [&](const Words &words) { return std::count(words.begin(), words.end(), offset / grain) > 0; };
     for (const auto &p : products)
         for (int warp = 0; warp < 4; ++warp) {
             const bool reads = has(p->b_words) || has(p->a_words[warp]);

@@ -58,6 +58,19 @@ __forceinline__ void store_shared_u32(unsigned address, unsigned value)
     machine::write_shared(address, &value, 4);
 }
 
+__forceinline__ unsigned load_shared_u16(unsigned address)
+{
+    unsigned short value;
+    machine::read_shared(address, &value, 2);
+    return value;
+}
+
+__forceinline__ void store_shared_u16(unsigned address, unsigned value)
+{
+    const auto low = static_cast<unsigned short>(value);
+    machine::write_shared(address, &low, 2);
+}
+
 __forceinline__ Chunk load_shared_chunk(unsigned address);
 __forceinline__ void store_shared_chunk(unsigned address, Chunk c);
 
@@ -89,6 +102,11 @@ __forceinline__ const char *settle(const char *address)
 __forceinline__ void copy_async_chunk(unsigned shared, const void *global, bool present)
 {
     machine::start_copy(shared, global, 16, present);
+}
+
+__forceinline__ void copy_async_part(unsigned shared, const void *global, int bytes)
+{
+    machine::start_copy_part(shared, global, bytes);
 }
 
 __forceinline__ void copy_async_u32(unsigned shared, const void *global)
@@ -133,6 +151,14 @@ __forceinline__ unsigned shuffle_xor_u32(unsigned value, int mask, HERE)
     return machine::shuffle_xor(value, mask, line);
 }
 
+__forceinline__ unsigned warp_ballot(bool flag, HERE)
+{
+    unsigned flags = flag ? 1u << (machine::thread_index().x % 32) : 0;
+    for (int mask = 1; mask < 32; mask *= 2)
+        flags |= machine::shuffle_xor(flags, mask, line);
+    return flags;
+}
+
 __forceinline__ unsigned quad_or(unsigned value, HERE)
 {
     value |= machine::shuffle_xor(value, 1, line);
@@ -164,6 +190,11 @@ inline unsigned pack_f16(float low, float high)
 inline float unpack_f16(unsigned pair, int e)
 {
     return machine::half_value(e ? pair >> 16 : pair);
+}
+
+inline int count_bits(unsigned word)
+{
+    return __builtin_popcount(word);
 }
 
 inline float reciprocal(float x)

@@ -254,7 +254,7 @@ static void land(const BulkCopy &copy)
     // The phase that these bytes count for.
     const Touch write = {block.thread_count + number, barrier_phase(number) + 1, copy.place};
     const unsigned offset = copy.to - block.shared_begin;
-    for (unsigned w = offset / 4; w < (offset + copy.bytes) / 4; ++w) {
+    for (unsigned w = offset / grain; w < (offset + copy.bytes) / grain; ++w) {
         block.words[w].bulk = NOBODY;
         block.words[w].written = true;
         block.words[w].write = write;

@@ -34,6 +34,7 @@ class Options(ctypes.Structure):
         ("tile_rows", i64),
         ("tile_cols", i64),
         ("layout", i64),
+        ("op", ctypes.c_int),
     ]
 
 
@@ -59,6 +60,31 @@ class Args(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("workspace", ptr),
         ("workspace_bytes", size_t),
+    ]
+
+
+class Values(ctypes.Structure):
+    _fields_ = [("data", ptr), ("batch_stride", i64), ("head_stride", i64)]
+
+
+class SparseArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", size_t),
+        ("batch", i64),
+        ("heads", i64),
+        ("kv_heads", i64),
+        ("q_len", i64),
+        ("kv_len", i64),
+        ("values", Values),
+        ("scores", Values),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("x", Tensor),
+        ("y", Tensor),
+        ("lse", ptr),
+        ("lse_batch_stride", i64),
+        ("lse_head_stride", i64),
+        ("scale", ctypes.c_float),
     ]
 
 
