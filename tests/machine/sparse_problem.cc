@@ -97,10 +97,12 @@ std::string Problem::run_sparse(const std::string &object, uint64_t seed) const
         for (int h = 0; h < x_heads && case_.traits & BAD_VALUES; ++h)
             for (int j = 0; j < x_rows; ++j)
                 if (random() % 32 == 0)
-                    x.set(b, h, j, static_cast<int>(random() % static_cast<unsigned>(case_.value_dim)), bad[random() % 3]);
+                    x.set(b, h, j, static_cast<int>(random() % static_cast<unsigned>(case_.value_dim)),
+                          bad[random() % 3]);
         for (int h = 0; h < case_.heads; ++h)
             for (int64_t p = 0; p < begins[static_cast<size_t>(mask_of(b, h))].back(); ++p) {
-                const float value = random() % 64 == 0 ? 0.0f : normal(random) * (case_.traits & LARGE_SCORES ? 12.0f : 1.0f);
+                const float value =
+                    random() % 64 == 0 ? 0.0f : normal(random) * (case_.traits & LARGE_SCORES ? 12.0f : 1.0f);
                 input.data[static_cast<size_t>(b * input.batch + h * input.head + p)] =
                     input.bf16 ? bf16_of(value) : half_of(value);
             }
@@ -161,7 +163,8 @@ std::string Problem::run_sparse(const std::string &object, uint64_t seed) const
     const double tiny = case_.dtype == SPLAT_BF16 ? 1e-30 : 1e-7; // subnormals of fp16
     const auto close = [&](double got, double want, double reach) {
         return same_kind(got, want) &&
-               (!std::isfinite(want) || std::fabs(got - want) <= 1.02 * rounding * std::fabs(want) + 3e-6 * reach + tiny);
+               (!std::isfinite(want) ||
+                std::fabs(got - want) <= 1.02 * rounding * std::fabs(want) + 3e-6 * reach + tiny);
     };
     const Matrices &results = in_place ? input : output;
     std::vector<bool> stored(output.data.size()), y_stored(y.data.size());
@@ -209,7 +212,8 @@ std::string Problem::run_sparse(const std::string &object, uint64_t seed) const
                     }
                     ++p;
                 }
-                const double got = lse[(static_cast<size_t>(b) * case_.heads + h) * case_.q_len + static_cast<size_t>(i)];
+                const double got =
+                    lse[(static_cast<size_t>(b) * case_.heads + h) * case_.q_len + static_cast<size_t>(i)];
                 const double want = sum == 0 ? -INFINITY : hole ? NAN : scale * top + std::log(sum);
                 if (op == SPLAT_OP_SOFTMAX && args.lse &&
                     (!same_kind(got, want) ||

@@ -1,5 +1,5 @@
-/* Generated CUDA of the operators on values: stable text, every shape within its chip's limits and without spills (where NVRTC is
- * on the machine). */
+/* Generated CUDA of the operators on values: stable text, every shape within its chip's limits and without spills
+ * (where NVRTC is on the machine). */
 #include <unistd.h>
 
 #include "analysis/plan.h"
@@ -22,7 +22,8 @@ static splat_options options_of(enum splat_op op, enum splat_dtype dtype, enum s
 /* Needs every predicate, and a map. */
 static splat_mask *mixed_mask(void)
 {
-    static const char *const mixed[] = {"causal", "~causal", "window(9)", "documents(100, 57, 300, 55)", "strided(3)"};
+    static const char *const mixed[] = {"causal", "~causal", "window(9)", "documents(100, 57, 300, 55)",
+                                        "strided(3)"};
     splat_mask *masks[6], *map = NULL;
     struct rng rng = {1};
     uint8_t *bytes = need(512 * 512);
@@ -66,7 +67,8 @@ static void every_shape_compiles_without_spills(void **state)
                 options.layout = lattice ? 3 : 1;
                 splat_compile_info info;
                 splat_compile_info_init(&info);
-                enum splat_status status = splat_compile_to_cache(context, lattice ? views : mixed, &options, &info);
+                enum splat_status status =
+                    splat_compile_to_cache(context, lattice ? views : mixed, &options, &info);
                 skipped = status == SPLAT_NO_DEVICE;
                 if (skipped)
                     continue;
