@@ -28,6 +28,7 @@ struct sp_cli {
     int64_t batch, heads, kv_heads, head_dim, value_dim; /* 0 = not given, until sp_cli_defaults */
     int64_t tile_rows, tile_cols, layout;
     enum splat_dtype dtype;
+    enum splat_op op;
     enum splat_arch arch;
     enum splat_device device;
     float scale; /* 0 = 1 / sqrt(head_dim) */
@@ -66,6 +67,7 @@ int sp_cli_cpu_only(const struct sp_cli *cli);
 const char *sp_cli_cpu_reason(const struct sp_cli *cli);
 
 const char *sp_dtype_name(enum splat_dtype dtype);
+const char *sp_op_name(enum splat_op op);
 const char *sp_device_name(enum splat_device device);
 
 /* ---- mask_input.c ---- */
@@ -118,6 +120,7 @@ enum splat_status sp_command_dump(struct sp_cli *cli);
 enum splat_status sp_command_explain(struct sp_cli *cli);
 enum splat_status sp_command_compile(struct sp_cli *cli);
 enum splat_status sp_command_run(struct sp_cli *cli);
+enum splat_status sp_command_run_sparse(struct sp_cli *cli); /* run of any op but attention */
 enum splat_status sp_command_cache(struct sp_cli *cli);
 
 #endif

@@ -250,6 +250,9 @@ enum splat_status sp_command_explain(struct sp_cli *cli)
     splat_mask *mask = NULL;
     splat_plan *plan = NULL;
     sp_cli_defaults(cli);
+    if (cli->png && cli->op == SPLAT_OP_SPMM_TRANSPOSED)
+        return sp_fail(SPLAT_INVALID, "--png is given with --op spmm_transposed, whose tiles are those of the transposed mask; "
+                                      "draw those of another op");
     if (cli->png && strcmp(cli->png, "-") == 0)
         return sp_fail(SPLAT_INVALID, "--png is '-', but stdout is for the explanation; it must be a file");
     splat_options options;

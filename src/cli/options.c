@@ -23,6 +23,7 @@ enum option_id {
     OPT_HEAD_DIM,
     OPT_VALUE_DIM,
     OPT_DTYPE,
+    OPT_OP,
     OPT_ARCH,
     OPT_DEVICE,
     OPT_SCALE,
@@ -70,6 +71,7 @@ static const struct option_row {
     {OPT_HEAD_DIM, "head-dim", "N", WITH_MASK, "dimension of q and k: 8 to 256, a multiple of 8 (64)"},
     {OPT_VALUE_DIM, "value-dim", "N", WITH_MASK, "dimension of v and the output (as --head-dim)"},
     {OPT_DTYPE, "dtype", "TYPE", WITH_MASK, "fp16, bf16 (default) or fp32 (CPU only); inputs are rounded to it"},
+    {OPT_OP, "op", "OP", WITH_MASK, "attention (default), sddmm, softmax, spmm or spmm_transposed"},
     {OPT_ARCH, "arch", "ARCH", WITH_MASK, "sm_80, sm_90a or auto (default): the device's own, else sm_90a"},
     {OPT_DEVICE, "device", "WHERE", WITH_MASK, "auto (default), cpu or gpu"},
     {OPT_SCALE, "scale", "X", WITH_MASK,
@@ -177,6 +179,12 @@ static const struct choice aligns[] = {{"bottom_right", SPLAT_ALIGN_BOTTOM_RIGHT
                                        {"top-left", SPLAT_ALIGN_TOP_LEFT},
                                        {NULL, 0}};
 static const struct choice dtypes[] = {{"fp16", SPLAT_FP16}, {"bf16", SPLAT_BF16}, {"fp32", SPLAT_FP32}, {NULL, 0}};
+static const struct choice ops[] = {{"attention", SPLAT_OP_ATTENTION},
+                                    {"sddmm", SPLAT_OP_SDDMM},
+                                    {"softmax", SPLAT_OP_SOFTMAX},
+                                    {"spmm", SPLAT_OP_SPMM},
+                                    {"spmm_transposed", SPLAT_OP_SPMM_TRANSPOSED},
+                                    {NULL, 0}};
 static const struct choice devices[] = {
     {"auto", SPLAT_DEVICE_AUTO}, {"cpu", SPLAT_DEVICE_CPU}, {"gpu", SPLAT_DEVICE_GPU}, {NULL, 0}};
 static const struct choice archs[] = {
@@ -202,6 +210,11 @@ const char *sp_cli_cpu_reason(const struct sp_cli *cli)
 const char *sp_dtype_name(enum splat_dtype dtype)
 {
     return dtypes[dtype].name;
+}
+
+const char *sp_op_name(enum splat_op op)
+{
+    return ops[op].name;
 }
 
 const char *sp_device_name(enum splat_device device)
@@ -307,6 +320,10 @@ static enum splat_status take(enum option_id id, const char *text, struct sp_cli
     case OPT_DTYPE:
         status = parse_choice("--dtype", text, dtypes, "fp16, bf16 or fp32", &value);
         cli->dtype = (enum splat_dtype)value;
+        return status;
+    case OPT_OP:
+        status = parse_choice("--op", text, ops, "attention, sddmm, softmax, spmm or spmm_transposed", &value);
+        cli->op = (enum splat_op)value;
         return status;
     case OPT_ARCH:
         status = parse_choice("--arch", text, archs, "sm_80, sm_90a or auto", &value);
@@ -491,4 +508,5 @@ void sp_cli_library_options(const struct sp_cli *cli, splat_options *options)
     options->tile_rows = cli->tile_rows;
     options->tile_cols = cli->tile_cols;
     options->layout = cli->layout;
+    options->op = cli->op;
 }

@@ -280,6 +280,8 @@ static void free_run(struct run *run)
 
 enum splat_status sp_command_run(struct sp_cli *cli)
 {
+    if (cli->op != SPLAT_OP_ATTENTION)
+        return sp_command_run_sparse(cli);
     struct run run = {0};
     enum splat_status status = take_sizes(cli);
     sp_cli_defaults(cli);

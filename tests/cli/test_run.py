@@ -77,6 +77,25 @@ def test_check_passes(splatc, dtype, pattern):
     assert facts["device"] == "cpu"
 
 
+@pytest.mark.parametrize("op", ["sddmm", "softmax", "spmm", "spmm_transposed"])
+def test_operators_on_values_pass_their_check(splatc, op):
+    for dtype, pattern in (("fp32", "causal & (window(20, 0) | strided(7))"), ("bf16", "full - full"), ("fp16", "window(30)")):
+        done = splatc("run", "--op", op, "--device", "cpu", "--pattern", pattern, "--seq", 133, "--kv-seq", 150, "--dtype", dtype,
+                      "--check", "--json", "--heads", 4, "--kv-heads", 2, "--batch", 2, "--head-dim", 24, "--repeat", 1)
+        facts = json.loads(done.stdout)
+        assert facts["op"] == op and facts["check"]["ok"] and facts["device"] == "cpu"
+    text = splatc("run", "--op", op, "--device", "cpu", "--pattern", "causal", "--seq", 64, "--check", "--repeat", 1).stdout
+    assert "GB/s" in text and "0 wrong" in text and op in text
+
+
+@pytest.mark.parametrize("op", ["sddmm", "softmax", "spmm", "spmm_transposed"])
+def test_operators_have_every_stage(splatc, op):
+    common = ["--op", op, "--pattern", "dilated(60, 4)", "--seq", 512, "--arch", "sm_80"]
+    assert f"op             {op}" in splatc("dump", *common, "--stage", "spec").stdout
+    assert "__global__" in splatc("dump", *common).stdout
+    assert "row tiles" in splatc("explain", *common).stdout
+
+
 def test_check_takes_nan_where_the_reference_has_it(splatc, tmp_path):
     q, k, v = problem(tmp_path, batch=1, heads=1, kv_heads=1, q_len=16, kv_len=16, dim=8, value_dim=8)
     q[0, 0, 0, 0] = np.nan

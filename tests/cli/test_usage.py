@@ -5,7 +5,7 @@ import json
 import pytest
 
 COMMANDS = {
-    "dump": ["--pattern", "--mask", "--seq", "--kv-seq", "--align", "--stage", "--output", "--arch", "--dtype"],
+    "dump": ["--pattern", "--mask", "--seq", "--kv-seq", "--align", "--stage", "--output", "--arch", "--dtype", "--op"],
     "explain": ["--pattern", "--mask", "--seq", "--png", "--json", "--head-dim", "--value-dim"],
     "compile": ["--pattern", "--arch", "--json", "--kv-heads", "--heads", "--batch"],
     "run": ["--q", "--k", "--v", "--out", "--lse", "--check", "--seed", "--scale", "--device", "--json"],
@@ -68,6 +68,9 @@ def test_version(splatc):
         (["explain", "--pattern", "causal", "--seq", "64", "--head-dim", "264"], ["head", "264", "256"]),
         (["explain", "--pattern", "causal", "--seq", "64", "--value-dim", "4"], ["value", "4", "8"]),
         (["explain", "--pattern", "causal", "--seq", "64", "--dtype", "fp64"], ["dtype", "fp64", "fp16"]),
+        (["explain", "--pattern", "causal", "--seq", "64", "--op", "gemm"], ["op", "gemm", "sddmm", "spmm_transposed"]),
+        (["run", "--pattern", "causal", "--seq", "64", "--op", "spmm", "--out", "x.npy"], ["--op is spmm", "--out"]),
+        (["explain", "--pattern", "causal", "--seq", "64", "--op", "spmm_transposed", "--png", "x.png"], ["--png", "spmm_transposed"]),
         (["explain", "--pattern", "causal", "--seq", "64", "--arch", "sm_12"], ["arch", "sm_12", "sm_80"]),
         (["explain", "--pattern", "causal", "--seq", "64", "--device", "tpu"], ["device", "tpu", "cpu"]),
         (["explain", "--pattern", "causal", "--seq", "64", "--heads", "6", "--kv-heads", "4"], ["heads", "6", "4"]),

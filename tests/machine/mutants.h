@@ -17,5 +17,6 @@ struct Mutant {
 
 const std::vector<Mutant> &portable_mutants();
 const std::vector<Mutant> &hopper_mutants();
+const std::vector<Mutant> &sparse_mutants();
 
 } // namespace machine

@@ -43,6 +43,12 @@ static int run_case(const Problem &problem, unsigned from, unsigned seeds)
 // ---- What the cases must cover ----
 
 // Of each family of kernels.
+static const char *op_name(enum splat_op op)
+{
+    static const char *const names[] = {"attention", "sddmm", "softmax", "spmm", "spmm transposed"};
+    return names[op];
+}
+
 static void note_covered(const Problem &problem, std::set<std::string> &all_seen)
 {
     const splat_plan &plan = problem.plan();
@@ -100,8 +106,14 @@ static void note_covered(const Problem &problem, std::set<std::string> &all_seen
     for (const auto &fact : facts)
         if (fact.met)
             seen.insert(fact.what);
+    const bool attention = given.op == SPLAT_OP_ATTENTION;
+    if (given.traits & IN_PLACE)
+        seen.insert("in place");
     for (const std::string &what : seen)
-        all_seen.insert((problem.spec().family == SP_FAMILY_HOPPER ? "hopper: " : "portable: ") + what);
+        all_seen.insert((!attention                                      ? std::string(op_name(given.op)) + ": "
+                         : problem.spec().family == SP_FAMILY_HOPPER ? "hopper: "
+                                                                         : "portable: ") +
+                        what);
 }
 
 static std::set<std::string> wanted_of(sp_kernel_family family)
@@ -151,9 +163,37 @@ static std::set<std::string> wanted_of(sp_kernel_family family)
     return wanted;
 }
 
+// Of an operator on values.
+static std::set<std::string> wanted_of_op(enum splat_op op)
+{
+    std::set<std::string> wanted = {"bf16", "fp16", "bhsd", "bshd", "a mask for each head", "empty rows"};
+    if (op == SPLAT_OP_SOFTMAX) {
+        wanted.insert({"in place", "no lse", "NaN and inf in v"});
+        return wanted;
+    }
+    for (int kind = SP_PRED_NONE; kind < SP_PRED_COUNT; ++kind)
+        wanted.insert(std::string("predicate ") + sp_predicate_name(static_cast<sp_pred_kind>(kind)));
+    const sp_tune_table *table = sp_tune_table_of(op, SPLAT_ARCH_SM80);
+    for (int row = 0; row < table->row_count; ++row)
+        wanted.insert("tune row " + std::to_string(row));
+    wanted.insert({"several bitmasks a segment", "a mask that allows nothing", "ragged sizes", "rows residue",
+                   "columns residue", "fewer queries than keys", "head dim 40", "head dim 72"});
+    if (op == SPLAT_OP_SDDMM)
+        wanted.insert("NaN in k");
+    else
+        wanted.insert("NaN and inf in v");
+    if (op != SPLAT_OP_SPMM_TRANSPOSED)
+        wanted.insert("grouped heads");
+    return wanted;
+}
+
 static std::string find_uncovered(const std::set<std::string> &seen)
 {
     std::string missing;
+    for (int op = SPLAT_OP_SDDMM; op <= SPLAT_OP_SPMM_TRANSPOSED; ++op)
+        for (const std::string &what : wanted_of_op(static_cast<enum splat_op>(op)))
+            if (!seen.count(std::string(op_name(static_cast<enum splat_op>(op))) + ": " + what))
+                missing += std::string("\n# no case has: ") + op_name(static_cast<enum splat_op>(op)) + ": " + what;
     for (const auto family : {SP_FAMILY_PORTABLE, SP_FAMILY_HOPPER})
         for (const std::string &what : wanted_of(family)) {
             const std::string whole = (family == SP_FAMILY_HOPPER ? "hopper: " : "portable: ") + what;

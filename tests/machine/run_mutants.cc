@@ -80,7 +80,7 @@ int main(int argc, char **argv)
 {
     std::map<std::string, std::unique_ptr<Problem>> problems;
     std::vector<const Mutant *> mutants;
-    for (const auto *list : {&portable_mutants(), &hopper_mutants()})
+    for (const auto *list : {&portable_mutants(), &hopper_mutants(), &sparse_mutants()})
         for (const Mutant &mutant : *list)
             if (is_wanted(mutant, argc - 1, argv + 1)) {
                 mutants.push_back(&mutant);
