@@ -189,7 +189,7 @@ __device__ __forceinline__ unsigned column_bits(const TileMask &mask, int r, int
 }
 
 // Starts copying the values of the tile, and leaves where they are and how many each column has in the warp's rows.
-__device__ __forceinline__ Tile copy_columns_of_values(const Cursor &cursor, int tile_row, sp_i64 tile_number, unsigned shared,
+__device__ __forceinline__ Tile copy_columns_of_values(const Cursor &cursor, int tile_row, int tile_number, unsigned shared,
                                                        int stage, const char *values, const Rows &rows,
                                                        const sp_sparse_args &args)
 {
@@ -199,7 +199,7 @@ __device__ __forceinline__ Tile copy_columns_of_values(const Cursor &cursor, int
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
     for (int line = static_cast<int>(threadIdx.x) / 4; line < LINES; line += THREADS / 4) {
-        const sp_i64 word = args.tile_values[tile_number * TILE_COLS + line];
+        const sp_i64 word = args.tile_values[sp_i64(tile_number) * TILE_COLS + line];
         const unsigned begin = copy_line(shared + LINES_OFFSET + stage * LINES_BYTES + line * LINE_PITCH,
                                          values + 2 * (word & ((sp_i64(1) << 48) - 1)), static_cast<int>(word >> 48), false);
         if (lane % 4 == 0)
@@ -397,9 +397,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             x = own_source<TILE_COLS, VALUE_CHUNKS>(x, 2 * args.v_row);
         const RowMap map = map_rows(args, work.row_tile.tile);
         Rows rows;
-        sp_i64 tile_number = 0;
+        int tile_number = 0;
         if constexpr (TRANSPOSED)
-            tile_number = sparse.first_tiles[work.number];
+            tile_number = static_cast<int>(sparse.first_tiles[work.number]);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int query = query_of(map, warp * WARP_ROWS + lane / 4 + 8 * r);
@@ -454,5 +454,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         }
         block_barrier(); // y takes the place of x
     }
-    store_results(shared, work, o, args);
+    // Which work this was is found out once more, which keeps it out of the registers of the loop.
+    store_results(shared, find_work(args, static_cast<int>(block_index())), o, args);
 }

@@ -26,6 +26,7 @@ from ._pattern import (
     Candidate, Mask, Pattern, PatternMap, Plan, from_blocks, from_csr, from_dense, from_function, pattern, pattern_help,
     pattern_map, per_head,
 )  # fmt: skip
+from ._sparse import sddmm, sparse_softmax, spmm
 from ._primitives import (
     axial, banded_blocks, blocks, butterfly, causal, checkerboard, cols, comb, diagonals, dilated, documents, full, grid,
     logsparse, random_blocks, rows, strided, swin, window,
@@ -36,7 +37,7 @@ __all__ = [
     "UnsupportedError", "__version__", "attention", "axial", "banded_blocks", "blocks", "butterfly", "causal",
     "checkerboard", "cols", "comb", "device_name", "diagonals", "dilated", "documents", "from_blocks", "from_csr",
     "from_dense", "from_function", "full", "grid", "library_path", "logsparse", "pattern", "pattern_help", "pattern_map",
-    "per_head", "random_blocks", "rows", "strided", "swin", "window",
+    "per_head", "random_blocks", "rows", "sddmm", "sparse_softmax", "spmm", "strided", "swin", "window",
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from . import _cuda
 from ._library import (
-    DEVICE_CPU, DEVICE_GPU, AttentionArgs, ContextOptions, Handle, LogFn, check, lib, make_options,
+    ATTENTION, DEVICE_CPU, DEVICE_GPU, AttentionArgs, ContextOptions, Handle, LogFn, check, lib, make_options,
 )  # fmt: skip
 from ._pattern import Mask, remember
 
@@ -108,19 +108,19 @@ def _drop_discarded() -> None:
 
 
 def get(mask: Mask, dtype: int, head_dim: int, value_dim: int, batch: int, heads: int, kv_heads: int,
-        device: int) -> Kernel:  # fmt: skip
+        device: int, op: int = ATTENTION) -> Kernel:  # fmt: skip
     """The kernel; compiled when it is not at hand.
 
     `device` is the ordinal of a GPU, or -1 for the CPU engine. Must not be called while the thread captures a stream.
     """
-    key = (dtype, head_dim, value_dim, batch, heads, kv_heads, device)
+    key = (dtype, head_dim, value_dim, batch, heads, kv_heads, device, op)
     kernel = mask._kernels.get(key)
     if kernel is not None and kernel.generation == _generation:
         return kernel
     check_map(mask, batch, heads)
     options = make_options(
         dtype=dtype, head_dim=head_dim, value_dim=value_dim, batch=batch, heads=heads, kv_heads=kv_heads,
-        device=DEVICE_CPU if device < 0 else DEVICE_GPU,
+        device=DEVICE_CPU if device < 0 else DEVICE_GPU, op=op,
     )  # fmt: skip
     arguments = (context(), mask._pointer(), C.byref(options))
     if device < 0:

@@ -16,6 +16,7 @@ ALIGNMENTS = {"bottom_right": BOTTOM_RIGHT, "top_left": TOP_LEFT}
 UNION, INTERSECTION, DIFFERENCE = 0, 1, 2
 FP16, BF16, FP32 = 0, 1, 2
 DTYPES = {"float16": FP16, "bfloat16": BF16, "float32": FP32}
+ATTENTION, SDDMM, SOFTMAX, SPMM, SPMM_TRANSPOSED = range(5)
 DEVICE_AUTO, DEVICE_CPU, DEVICE_GPU = 0, 1, 2
 DEVICES = {"auto": DEVICE_AUTO, "cpu": DEVICE_CPU, "gpu": DEVICE_GPU}
 ARCHS = {"auto": 0, "sm_80": 80, "sm_90a": 90}
@@ -40,6 +41,7 @@ class Options(C.Structure):
     _fields_: ClassVar[Any] = (
         [("struct_size", _size), ("dtype", _int), ("device", _int), ("arch", _int)]
         + [(name, _i64) for name in ("head_dim", "value_dim", "batch", "heads", "kv_heads", "tile_rows", "tile_cols", "layout")]
+        + [("op", _int)]
         + _ROOM
     )
 
@@ -86,6 +88,21 @@ class AttentionArgs(C.Structure):
     )
 
 
+class Values(C.Structure):
+    _fields_: ClassVar[Any] = [("data", _ptr), ("batch_stride", _i64), ("head_stride", _i64)]
+
+
+class SparseArgs(C.Structure):
+    _fields_: ClassVar[Any] = (
+        [("struct_size", _size)]
+        + [(name, _i64) for name in ("batch", "heads", "kv_heads", "q_len", "kv_len")]
+        + [(name, Values) for name in ("values", "scores")]
+        + [(name, Tensor) for name in ("q", "k", "x", "y")]
+        + [("lse", _ptr), ("lse_batch_stride", _i64), ("lse_head_stride", _i64), ("scale", C.c_float)]
+        + _ROOM
+    )
+
+
 STRUCTS = {
     "splat_acsr_run": AcsrRun,
     "splat_options": Options,
@@ -93,6 +110,8 @@ STRUCTS = {
     "splat_context_options": ContextOptions,
     "splat_tensor": Tensor,
     "splat_attention_args": AttentionArgs,
+    "splat_values": Values,
+    "splat_sparse_args": SparseArgs,
 }
 
 _out = C.POINTER(_ptr)
@@ -119,6 +138,9 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "splat_acsr_equal": (_int, [_ptr, _ptr]),
     "splat_acsr_row": (_int, [_ptr, _i64, C.POINTER(AcsrRun), _i64, C.POINTER(_i64)]),
     "splat_acsr_expand_row": (_int, [_ptr, _i64, _ptr]),
+    "splat_acsr_row_offsets": (_int, [_ptr, _ptr]),
+    "splat_acsr_to_csr": (_int, [_ptr, _ptr, _ptr]),
+    "splat_acsr_transpose": (_int, [_ptr, _out]),
     "splat_options_init": (None, [C.POINTER(Options)]),
     "splat_plan_create": (_int, [_ptr, C.POINTER(Options), _out]),
     "splat_plan_destroy": (None, [_ptr]),
@@ -136,6 +158,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "splat_kernel_device": (_int, [_ptr]),
     "splat_attention_args_init": (None, [C.POINTER(AttentionArgs)]),
     "splat_workspace_bytes": (_int, [_ptr, _i64, _i64, C.POINTER(_size)]),
+    "splat_sparse_args_init": (None, [C.POINTER(SparseArgs)]),
+    "splat_run_sparse": (_int, [_ptr, C.POINTER(SparseArgs), _ptr]),
     "splat_run": (_int, [_ptr, C.POINTER(AttentionArgs), _ptr]),
 }  # fmt: skip
 

@@ -398,6 +398,27 @@ class Pattern(Mask):
             check(expand(acsr, i, address + i * self.kv_len))
         return out.view(np.bool_)
 
+    def row_offsets(self) -> np.ndarray:
+        """Where each row's values begin, and the end of the last: int64 [q_len + 1]. Values are in the order of CSR."""
+        acsr = self._acsr()
+        assert self.q_len is not None
+        offsets = np.empty(self.q_len + 1, np.int64)
+        check(lib.splat_acsr_row_offsets(acsr, offsets.ctypes.data))
+        return offsets
+
+    def to_csr(self) -> tuple[np.ndarray, np.ndarray]:
+        """``(indptr, indices)``, int64, indices ascending in each row; ``from_csr(indptr, indices, kv_len)`` is the way back."""
+        acsr = self._acsr()
+        assert self.q_len is not None
+        indptr, indices = np.empty(self.q_len + 1, np.int64), np.empty(max(self.pairs, 1), np.int64)
+        check(lib.splat_acsr_to_csr(acsr, indptr.ctypes.data, indices.ctypes.data))
+        return indptr, indices[: self.pairs]
+
+    def transposed(self) -> "Pattern":
+        """The pattern [kv_len, q_len] that allows (j, i) where this one allows (i, j)."""
+        made = Handle("acsr", lib.splat_acsr_transpose, self._acsr())
+        return _of_acsr(made, f"T {self._identity()}", self.kv_len, self.q_len, f"transpose of {self._short()}")
+
     def same_pairs(self, other: "Pattern") -> bool:
         """Whether both allow exactly the same pairs, whatever they were made from."""
         if (self.q_len, self.kv_len) != (other.q_len, other.kv_len):
