@@ -218,8 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         warp_barrier();
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-            advance(rows[r], row_count(mask, r));
-        warp_barrier(); // before the next values take the place of those stored
+            advance(rows[r], row_count(mask, r)); // the next values come after the next tile's barrier
     }
     // What did not fill a chunk.
 #pragma unroll

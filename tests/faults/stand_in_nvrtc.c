@@ -11,6 +11,7 @@ typedef struct program_s {
     unsigned char *cubin;
     size_t cubin_bytes;
     uint64_t content;
+    char entry[64]; /* the name of the text's kernel */
 } * program;
 
 enum { FAILED = 6 }; /* NVRTC_ERROR_COMPILATION */
@@ -44,6 +45,10 @@ int nvrtcCreateProgram(program *made, const char *text, const char *name, int he
         return result;
     if (!(*made = calloc(1, sizeof **made)))
         return 1;
+    /* The kernel's name stands before the first parenthesis behind its bounds. */
+    const char *kernel = strstr(text, "extern \"C\" __global__"), *bounds = kernel ? strstr(kernel, " splat_") : NULL;
+    snprintf((*made)->entry, sizeof (*made)->entry, "%.*s", bounds ? (int)strcspn(bounds + 1, "(") : 0,
+             bounds ? bounds + 1 : "");
     (*made)->content = 1469598103934665603u;
     for (const unsigned char *at = (const unsigned char *)text; *at; at++)
         (*made)->content = ((*made)->content ^ *at) * 1099511628211u;
@@ -92,7 +97,7 @@ int nvrtcCompileProgram(program from, int count, const char *const *options)
     }
     if (result)
         return result;
-    if (write_log(from, "splat_attention"))
+    if (write_log(from, from->entry))
         return 1;
     if (stand_in.spoil == NO_COMPILE)
         return FAILED;
@@ -100,7 +105,7 @@ int nvrtcCompileProgram(program from, int count, const char *const *options)
         return 0;
     if (stand_in.spoil == OTHER_CHIP)
         chip = chip == 80 ? 90 : 80;
-    from->cubin = make_cubin(chip, 1, stand_in.spoil == NO_ENTRY ? "another_kernel" : "splat_attention",
+    from->cubin = make_cubin(chip, 1, stand_in.spoil == NO_ENTRY ? "another_kernel" : from->entry,
                              from->content, &from->cubin_bytes);
     if (!from->cubin)
         return 1;

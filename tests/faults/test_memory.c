@@ -106,7 +106,7 @@ static enum splat_status expression_to_dump(struct findings *findings)
 static enum splat_status algebra(struct findings *findings)
 {
     splat_mask *masks[3] = {NULL};
-    splat_acsr *a = NULL, *b = NULL, *made[4] = {NULL};
+    splat_acsr *a = NULL, *b = NULL, *made[5] = {NULL};
     enum splat_status status = splat_mask_from_expression("window(9)", 200, 200, SPLAT_ALIGN_TOP_LEFT, &masks[0]);
     TRY(splat_mask_from_expression("strided(7) | comb(64, 5)", 200, 200, SPLAT_ALIGN_TOP_LEFT, &masks[1]));
     TRY(splat_acsr_create(masks[0], &a));
@@ -115,11 +115,12 @@ static enum splat_status algebra(struct findings *findings)
     TRY(splat_acsr_combine(a, SPLAT_INTERSECTION, b, &made[1]));
     TRY(splat_acsr_combine(a, SPLAT_DIFFERENCE, b, &made[2]));
     TRY(splat_acsr_complement(b, &made[3]));
+    TRY(splat_acsr_transpose(b, &made[4]));
     TRY(splat_mask_from_acsr(made[3], &masks[2]));
-    for (int k = 0; k < 4 && status == SPLAT_OK; k++)
+    for (int k = 0; k < 5 && status == SPLAT_OK; k++)
         add_number(findings, splat_acsr_pairs(made[k]));
     TRY(use_mask(masks[2], findings));
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < 5; k++)
         splat_acsr_destroy(made[k]);
     splat_acsr_destroy(a);
     splat_acsr_destroy(b);
@@ -228,6 +229,51 @@ static enum splat_status on_the_cpu(struct findings *findings)
     enum splat_status status = compile_and_run(SPLAT_DEVICE_CPU, SPLAT_FP32, findings);
     TRY(compile_and_run(SPLAT_DEVICE_CPU, SPLAT_BF16, findings));
     return status;
+}
+
+/* The operators on values. */
+static enum splat_status operators(enum splat_device device, struct findings *findings)
+{
+    static float values[2][2 * 70 * 70];
+    splat_context *context = NULL;
+    splat_mask *mask = NULL;
+    enum splat_status status = context_in(box, SPLAT_CACHE_ON, &context);
+    TRY(splat_mask_from_expression("dilated(20, 3)", 70, 70, SPLAT_ALIGN_BOTTOM_RIGHT, &mask));
+    for (int op = SPLAT_OP_SDDMM; op <= SPLAT_OP_SPMM_TRANSPOSED; op++) {
+        splat_kernel *kernel = NULL;
+        splat_options options = options_for(device, 16);
+        options.op = (enum splat_op)op;
+        options.dtype = device == SPLAT_DEVICE_CPU ? SPLAT_FP32 : SPLAT_BF16;
+        splat_sparse_args args;
+        splat_sparse_args_init(&args);
+        args.heads = 2;
+        args.q_len = args.kv_len = 70;
+        args.q = args.x = splat_tensor_bhsd(tensors[0], 2, 70, 16);
+        args.k = splat_tensor_bhsd(tensors[1], 2, 70, 16);
+        args.y = splat_tensor_bhsd(tensors[3], 2, 70, 16);
+        args.values = (splat_values){values[0], 9800, 4904};
+        args.scores = (splat_values){values[1], 9800, 4904};
+        TRY(splat_compile(context, mask, &options, &kernel));
+        TRY(splat_run_sparse(kernel, &args, NULL));
+        splat_kernel_destroy(kernel);
+        if (status == SPLAT_OK && device == SPLAT_DEVICE_CPU)
+            add(findings, values[0], sizeof values[0]);
+    }
+    if (status == SPLAT_OK && device == SPLAT_DEVICE_CPU)
+        add(findings, tensors[3], sizeof tensors[3]);
+    splat_mask_destroy(mask);
+    splat_context_destroy(context);
+    return status;
+}
+
+static enum splat_status operators_on_the_cpu(struct findings *findings)
+{
+    return operators(SPLAT_DEVICE_CPU, findings);
+}
+
+static enum splat_status operators_on_the_gpu(struct findings *findings)
+{
+    return operators(SPLAT_DEVICE_GPU, findings);
 }
 
 /* From an empty cache: planned, compiled, stored, loaded, launched. Then once more, from the disk. */
@@ -368,6 +414,13 @@ static void cpu_without_memory(void **state)
     attack("CPU", on_the_cpu, 1);
 }
 
+static void operators_without_memory(void **state)
+{
+    box = *state;
+    attack("operators on the CPU", operators_on_the_cpu, 1);
+    attack("operators on the GPU", operators_on_the_gpu, 1);
+}
+
 static void gpu_without_memory(void **state)
 {
     box = *state;
@@ -407,6 +460,7 @@ int main(void)
         TEST(expressions_without_memory), TEST(algebra_without_memory),
         TEST(arrays_without_memory),      TEST(cpu_without_memory),
         TEST(gpu_without_memory),         TEST(gpu_from_the_cache_without_memory),
+        TEST(operators_without_memory),
         TEST(small_gpu_without_memory),   TEST(ahead_of_time_without_memory),
     };
     return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
