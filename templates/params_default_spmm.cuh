@@ -5,7 +5,7 @@ constexpr bool TRANSPOSED = false;       // y = A^T x; else y = A x
 constexpr int VALUE_DIM = 128;           // of x and y
 constexpr int TILE_ROWS = 128;           // rows of y a block
 constexpr int TILE_COLS = 64;            // rows of x a step
-constexpr int WARPS = 8;                 // of a block
+constexpr int WARPS = 4;                 // of a block
 constexpr int BLOCKS_PER_SM = 2;         // that registers must allow
 constexpr bool MASK_MAP = false;         // (batch, head) -> distinct mask is looked up
 constexpr bool LATTICE = false;          // tiles may walk the sequence in other orders

@@ -4,7 +4,7 @@
 // value depends on its own row of q and of k alone; every value is stored once; nothing is read beyond q_len rows and kv_len
 // keys, or written between matrices.
 //
-// One block takes one row tile of one (batch, head), a warp 16 of its rows. It walks the column tiles in ascending order; k of
+// One block takes one row tile of one (batch, head), a warp 16 or 32 of its rows. It walks the column tiles in ascending order; k of
 // the next tile is on its way while this one is multiplied. The places of a row's values follow from how many were passed.
 // They are gathered in shared memory, in chunks of 16 bytes as they lie in global memory, and whole chunks are stored; what does not fill
 // a chunk waits for the next tile.
@@ -43,7 +43,7 @@ constexpr int K_BYTES = TILE_COLS * PITCH; // of each of two stages
 constexpr int GATHER_OFFSET = K_OFFSET + 2 * K_BYTES;
 static_assert(GATHER_OFFSET + TILE_ROWS * GATHER_PITCH == SHARED_BYTES, "host and kernel agree on the shared memory");
 
-typedef float Products[COL_BLOCKS][4];
+typedef float Products[ROW_BLOCKS][COL_BLOCKS][4];
 
 // ---- s = q k^T ----
 
@@ -51,14 +51,18 @@ typedef float Products[COL_BLOCKS][4];
 // current one is multiplied.
 __device__ __forceinline__ void multiply(unsigned q_lane, unsigned k_lane, Products &s)
 {
-    unsigned q[2][4], k[2][4];
-    ldmatrix_x4(q[0], q_lane);
+    unsigned q[2][ROW_BLOCKS][4], k[2][4];
+#pragma unroll
+    for (int b = 0; b < ROW_BLOCKS; ++b)
+        ldmatrix_x4(q[0][b], q_lane + b * 16 * PITCH);
     ldmatrix_x4(k[0], k_lane);
 #pragma unroll
-    for (int block = 0; block < COL_BLOCKS; ++block)
+    for (int b = 0; b < ROW_BLOCKS; ++b)
 #pragma unroll
-        for (int x = 0; x < 4; ++x)
-            s[block][x] = 0.0f;
+        for (int block = 0; block < COL_BLOCKS; ++block)
+#pragma unroll
+            for (int x = 0; x < 4; ++x)
+                s[b][block][x] = 0.0f;
 #pragma unroll
     for (int dim = 0; dim < DIM_STEPS; ++dim)
 #pragma unroll
@@ -69,9 +73,14 @@ __device__ __forceinline__ void multiply(unsigned q_lane, unsigned k_lane, Produ
             else if (dim + 1 < DIM_STEPS)
                 ldmatrix_x4(k[1 - now], k_lane + 32 * (dim + 1));
             if (pair == 0 && dim + 1 < DIM_STEPS)
-                ldmatrix_x4(q[(dim + 1) % 2], q_lane + 32 * (dim + 1));
-            mma(s[2 * pair], q[dim % 2], k[now][0], k[now][1]);
-            mma(s[2 * pair + 1], q[dim % 2], k[now][2], k[now][3]);
+#pragma unroll
+                for (int b = 0; b < ROW_BLOCKS; ++b)
+                    ldmatrix_x4(q[(dim + 1) % 2][b], q_lane + b * 16 * PITCH + 32 * (dim + 1));
+#pragma unroll
+            for (int b = 0; b < ROW_BLOCKS; ++b) {
+                mma(s[b][2 * pair], q[dim % 2][b], k[now][0], k[now][1]);
+                mma(s[b][2 * pair + 1], q[dim % 2][b], k[now][2], k[now][3]);
+            }
         }
 }
 
@@ -92,7 +101,8 @@ __device__ __forceinline__ void gather(const Row &row, int r, const TileMask &ma
     const unsigned to = row.gather + 2 * row.held;
 #pragma unroll
     for (int block = 0; block < COL_BLOCKS; ++block) {
-        const unsigned pair = pack(s[block][2 * r] * scale, s[block][2 * r + 1] * scale);
+        const float(&products)[4] = s[r / 2][block];
+        const unsigned pair = pack(products[2 * (r % 2)] * scale, products[2 * (r % 2) + 1] * scale);
         if (mask.kind == PRED_NONE) {
             store_shared_u16(to + 2 * (8 * block + 2 * t), pair);
             store_shared_u16(to + 2 * (8 * block + 2 * t + 1), pair >> 16);
@@ -182,12 +192,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                                                            cursor.column, args.kv_len, args.k);
     copy_commit();
 
-    Row rows[2];
+    Row rows[LANE_ROWS];
     const RowMap map = map_rows(args, work.row_tile.tile);
     const sp_i64 *offsets = row_offsets_of(sparse, work.pair);
     char *results = static_cast<char *>(sparse.results) + 2 * (batch * sparse.results_batch + head * sparse.results_head);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    for (int r = 0; r < LANE_ROWS; ++r) {
         const int row = warp * WARP_ROWS + lane / 4 + 8 * r, query = query_of(map, row);
         const sp_i64 first = query < args.q_len ? offsets[query] : 0;
         rows[r].chunk = query < args.q_len ? results + first / 8 * 16 : nullptr;
@@ -213,16 +223,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         Products s;
         multiply(q_lane, k_lane + stage * K_BYTES, s);
 #pragma unroll
-        for (int r = 0; r < 2; ++r)
+        for (int r = 0; r < LANE_ROWS; ++r)
             gather(rows[r], r, mask, s, args.scale);
         warp_barrier();
 #pragma unroll
-        for (int r = 0; r < 2; ++r)
+        for (int r = 0; r < LANE_ROWS; ++r)
             advance(rows[r], row_count(mask, r)); // the next values come after the next tile's barrier
     }
     // What did not fill a chunk.
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
+    for (int r = 0; r < LANE_ROWS; ++r)
         if (rows[r].chunk != nullptr && lane % 4 == 0)
             store_elements(rows[r].chunk, rows[r].gather, rows[r].foreign, rows[r].held);
 }

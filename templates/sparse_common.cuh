@@ -1,16 +1,18 @@
 // What the kernels of operators on values share: the walk over a row tile's column tiles, which pairs of a tile are allowed, and
 // how many of a row lie before them.
 //
-// Takes, from the template that it is pasted into, its parameters. A warp takes 16 rows of a tile; a lane, with g = lane / 4 and
-// t = lane % 4, has rows g and g + 8 and columns 8 * block + 2t + e: the layout of mma's results. The four lanes of a row
-// (a quad) know how many of its values were passed.
+// Takes, from the template that it is pasted into, its parameters. A warp takes 16 or 32 rows of a tile; a lane, with g = lane / 4 and
+// t = lane % 4, has rows 8r + g and columns 8 * block + 2t + e: the layout of mma's results. The four lanes of a row (a quad)
+// know how many of its values were passed.
 
 constexpr int THREADS = 32 * WARPS;
-constexpr int WARP_ROWS = 16;
-constexpr int ROW_BLOCKS = 1;
+constexpr int WARP_ROWS = TILE_ROWS / WARPS;
+constexpr int ROW_BLOCKS = WARP_ROWS / 16; // blocks of 16 rows a warp
+constexpr int LANE_ROWS = 2 * ROW_BLOCKS;
 constexpr int COL_BLOCKS = TILE_COLS / 8;
 constexpr int WORDS = TILE_COLS / 32; // of a row of a tile's mask
-static_assert(TILE_ROWS == WARP_ROWS * WARPS, "a warp takes 16 rows");
+static_assert(WARP_ROWS == 16 || WARP_ROWS == 32, "a warp takes 16 or 32 rows");
+static_assert(TILE_ROWS == WARP_ROWS * WARPS, "warps share the rows evenly");
 static_assert(TILE_COLS == 32 || TILE_COLS == 64, "rows of masks are whole words");
 
 // A PARTIAL tile's predicate, table or bitmask, in global memory.
@@ -31,7 +33,7 @@ __device__ __forceinline__ unsigned mask_word(const MaskSource &source, int byte
 // What predicates act on: not scores but bits, of which they clear those of forbidden pairs. Bit 8 * (block % 4) + e of word
 // block / 4.
 struct Scores {
-    unsigned word[2][WORDS];
+    unsigned word[LANE_ROWS][WORDS];
 };
 
 struct Pair {
@@ -113,11 +115,11 @@ __device__ __forceinline__ const sp_launch_view &column_view(const sp_launch_arg
 
 // ---- Which pairs are allowed ----
 
-// A tile's mask as a lane has it: of its two rows, all columns. `kind` is PRED_NONE where all are allowed; the words then say
+// A tile's mask as a lane has it: of its rows, all columns. `kind` is PRED_NONE where all are allowed; the words then say
 // nothing.
 struct TileMask {
     int kind;
-    unsigned word[2][WORDS];
+    unsigned word[LANE_ROWS][WORDS];
 };
 
 // Of the lane's own columns only, as predicates give it.
@@ -126,7 +128,7 @@ __device__ __forceinline__ Scores own_pairs(const Cursor &cursor, int tile_row, 
     const int lane = static_cast<int>(threadIdx.x) % 32;
     Scores own;
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
+    for (int r = 0; r < LANE_ROWS; ++r)
 #pragma unroll
         for (int w = 0; w < WORDS; ++w)
             own.word[r][w] = 0x03030303u;
@@ -149,7 +151,7 @@ __device__ __forceinline__ TileMask tile_mask(const Cursor &cursor, int tile_row
         return mask;
     const Scores own = own_pairs(cursor, tile_row, args);
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
+    for (int r = 0; r < LANE_ROWS; ++r)
 #pragma unroll
         for (int w = 0; w < WORDS; ++w)
             mask.word[r][w] = quad_or(own.word[r][w] << (threadIdx.x % 4 * 2));

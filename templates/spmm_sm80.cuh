@@ -6,7 +6,7 @@
 // contributes its product, even when its value is 0; a row of y without pairs is 0; nothing is read beyond the rows of x
 // or the values of a row; a block sums its column tiles in the order of its segments, so that results repeat bit for bit.
 //
-// One block takes one row tile of one (batch, head), a warp 16 of its rows. It walks the column tiles in ascending order; x and
+// One block takes one row tile of one (batch, head), a warp 16 or 32 of its rows. It walks the column tiles in ascending order; x and
 // the values of the next tile are on their way while this one is multiplied. Values arrive as they lie in global memory, in
 // chunks of 16 bytes, and each lane picks those of its fragments of A: in a row of A, value number k of a tile is k behind the first.
 //
@@ -57,47 +57,58 @@ constexpr int BEGINS_BYTES = TRANSPOSED ? 4 * TILE_COLS : 0;
 constexpr int COUNTS_OFFSET = BEGINS_OFFSET + 2 * BEGINS_BYTES; // transposed: pairs of each column in each warp's rows
 constexpr int COUNTS_BYTES = TRANSPOSED ? 4 * TILE_COLS * WARPS : 0;
 constexpr int NOTES_OFFSET = COUNTS_OFFSET + 2 * COUNTS_BYTES; // of each thread, about the next tile
-static_assert(NOTES_OFFSET + 32 * THREADS == SHARED_BYTES, "host and kernel agree on the shared memory");
+constexpr int NOTE_WORDS = LANE_ROWS * WORDS + 1 + LANE_ROWS;
+constexpr int NOTE_CHUNKS = (NOTE_WORDS + 3) / 4;
+static_assert(NOTES_OFFSET + 16 * NOTE_CHUNKS * THREADS == SHARED_BYTES, "host and kernel agree on the shared memory");
 static_assert(TILE_ROWS <= 2 * TILE_COLS, "y takes the place of x at the end");
 
-typedef float Outputs[VALUE_BLOCKS][4];
-typedef unsigned Fragment[4]; // of A: 16 rows by 16 columns
+typedef float Outputs[ROW_BLOCKS][VALUE_BLOCKS][4];
+typedef unsigned Fragment[ROW_BLOCKS][4]; // of A: the warp's rows by 16 columns
 
 // ---- Values ----
 
 // A tile whose values are on their way, as a lane has it.
 struct Tile {
     TileMask mask;      // transposed: of the lane's own columns only
-    unsigned begin[2];  // A x: shared address of the first value of each of the lane's rows
+    unsigned begin[LANE_ROWS]; // A x: shared address of the first value of each of the lane's rows
 };
 
 // Registers are short: what a lane knows of the next tile waits in shared memory, where no other lane looks.
 __device__ __forceinline__ void note(unsigned shared, const Tile &tile)
 {
-    const unsigned to = shared + NOTES_OFFSET + 32 * threadIdx.x;
-    Chunk words = {}, rest = {};
-    if (tile.mask.kind != PRED_NONE)
+    const unsigned to = shared + NOTES_OFFSET + 16 * NOTE_CHUNKS * threadIdx.x;
+    Chunk chunks[NOTE_CHUNKS] = {};
 #pragma unroll
-        for (int x = 0; x < 2 * WORDS; ++x)
-            words.word[x] = tile.mask.word[x / WORDS][x % WORDS];
-    rest.word[0] = static_cast<unsigned>(tile.mask.kind);
-    rest.word[1] = tile.begin[0];
-    rest.word[2] = tile.begin[1];
-    store_shared_chunk(to, words);
-    store_shared_chunk(to + 16, rest);
+    for (int x = 0; x < NOTE_WORDS; ++x) {
+        unsigned &word = chunks[x / 4].word[x % 4];
+        if (x < LANE_ROWS * WORDS)
+            word = tile.mask.kind == PRED_NONE ? 0 : tile.mask.word[x / WORDS][x % WORDS];
+        else
+            word = x == LANE_ROWS * WORDS ? static_cast<unsigned>(tile.mask.kind) : tile.begin[x - LANE_ROWS * WORDS - 1];
+    }
+#pragma unroll
+    for (int c = 0; c < NOTE_CHUNKS; ++c)
+        store_shared_chunk(to + 16 * c, chunks[c]);
 }
 
 __device__ __forceinline__ Tile noted(unsigned shared)
 {
-    const unsigned from = shared + NOTES_OFFSET + 32 * threadIdx.x;
-    const Chunk words = load_shared_chunk(from), rest = load_shared_chunk(from + 16);
-    Tile tile;
-    tile.mask.kind = static_cast<int>(rest.word[0]);
+    const unsigned from = shared + NOTES_OFFSET + 16 * NOTE_CHUNKS * threadIdx.x;
+    Chunk chunks[NOTE_CHUNKS];
 #pragma unroll
-    for (int x = 0; x < 2 * WORDS; ++x)
-        tile.mask.word[x / WORDS][x % WORDS] = words.word[x];
-    tile.begin[0] = rest.word[1];
-    tile.begin[1] = rest.word[2];
+    for (int c = 0; c < NOTE_CHUNKS; ++c)
+        chunks[c] = load_shared_chunk(from + 16 * c);
+    Tile tile;
+#pragma unroll
+    for (int x = 0; x < NOTE_WORDS; ++x) {
+        const unsigned word = chunks[x / 4].word[x % 4];
+        if (x < LANE_ROWS * WORDS)
+            tile.mask.word[x / WORDS][x % WORDS] = word;
+        else if (x == LANE_ROWS * WORDS)
+            tile.mask.kind = static_cast<int>(word);
+        else
+            tile.begin[x - LANE_ROWS * WORDS - 1] = word;
+    }
     return tile;
 }
 
@@ -127,10 +138,10 @@ __device__ __forceinline__ unsigned load_pair(unsigned address)
 
 // ---- A x: the rows of a tile are rows of A ----
 
-// What a lane knows of its two rows: whether there is such a row, and where its next value is.
+// What a lane knows of its rows: whether there is such a row, and where its next value is.
 struct Rows {
-    bool present[2];
-    const char *next[2]; // A x
+    bool present[LANE_ROWS];
+    const char *next[LANE_ROWS]; // A x
 };
 
 // Starts copying the values of the tile at the cursor and counts on.
@@ -141,7 +152,7 @@ __device__ __forceinline__ Tile copy_rows_of_values(Rows &rows, const Cursor &cu
     tile.mask = tile_mask(cursor, tile_row, args);
     const int row = static_cast<int>(threadIdx.x) / 32 * WARP_ROWS + static_cast<int>(threadIdx.x) % 32 / 4;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    for (int r = 0; r < LANE_ROWS; ++r) {
         if (!rows.present[r])
 #pragma unroll
             for (int w = 0; w < WORDS; ++w)
@@ -157,10 +168,10 @@ __device__ __forceinline__ Tile copy_rows_of_values(Rows &rows, const Cursor &cu
 __device__ __forceinline__ void load_row_fragment(const Tile &tile, int step, Fragment &a)
 {
 #pragma unroll
-    for (int x = 0; x < 4; ++x) {
-        const int r = x % 2, block = 2 * step + x / 2;
+    for (int x = 0; x < 4 * ROW_BLOCKS; ++x) {
+        const int r = x / 4 * 2 + x % 2, block = 2 * step + x % 4 / 2;
         if (tile.mask.kind == PRED_NONE) {
-            a[x] = load_pair(tile.begin[r] + 2 * (8 * block + static_cast<int>(threadIdx.x) % 4 * 2));
+            a[x / 4][x % 4] = load_pair(tile.begin[r] + 2 * (8 * block + static_cast<int>(threadIdx.x) % 4 * 2));
             continue;
         }
         const int rank = rank_of(tile.mask, r, block, 0);
@@ -170,7 +181,7 @@ __device__ __forceinline__ void load_row_fragment(const Tile &tile, int step, Fr
             pair = load_shared_u16(tile.begin[r] + 2 * rank);
         if (is_allowed(tile.mask, r, block, 1))
             pair |= load_shared_u16(tile.begin[r] + 2 * (rank + first)) << 16;
-        a[x] = pair;
+        a[x / 4][x % 4] = pair;
     }
 }
 
@@ -195,7 +206,9 @@ __device__ __forceinline__ Tile copy_columns_of_values(const Cursor &cursor, int
 {
     Tile tile;
     tile.mask.kind = cursor.code & 15;
-    tile.begin[0] = tile.begin[1] = 0;
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; ++r)
+        tile.begin[r] = 0;
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
     for (int line = static_cast<int>(threadIdx.x) / 4; line < LINES; line += THREADS / 4) {
@@ -209,7 +222,7 @@ __device__ __forceinline__ Tile copy_columns_of_values(const Cursor &cursor, int
         return tile;
     const Scores own = own_pairs(cursor, tile_row, args.plan);
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
+    for (int r = 0; r < LANE_ROWS; ++r)
 #pragma unroll
         for (int w = 0; w < WORDS; ++w)
             tile.mask.word[r][w] = rows.present[r] ? own.word[r][w] : 0;
@@ -217,7 +230,10 @@ __device__ __forceinline__ Tile copy_columns_of_values(const Cursor &cursor, int
     for (int block = 0; block < COL_BLOCKS; ++block)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-            const int count = count_bits(column_bits(tile.mask, 0, block, e)) + count_bits(column_bits(tile.mask, 1, block, e));
+            int count = 0;
+#pragma unroll
+            for (int r = 0; r < LANE_ROWS; ++r)
+                count += count_bits(column_bits(tile.mask, r, block, e));
             const int column = 8 * block + 2 * (lane % 4) + e;
             if (lane < 4)
                 store_shared_u32(shared + COUNTS_OFFSET + stage * COUNTS_BYTES + 4 * (column * WARPS + warp),
@@ -231,8 +247,8 @@ __device__ __forceinline__ void load_column_fragment(const Tile &tile, unsigned 
 {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4;
 #pragma unroll
-    for (int x = 0; x < 4; ++x)
-        a[x] = 0;
+    for (int x = 0; x < 4 * ROW_BLOCKS; ++x)
+        a[x / 4][x % 4] = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -241,9 +257,9 @@ __device__ __forceinline__ void load_column_fragment(const Tile &tile, unsigned 
             const unsigned begin = load_shared_u32(shared + BEGINS_OFFSET + stage * BEGINS_BYTES + 4 * column);
             if (tile.mask.kind == PRED_NONE) {
 #pragma unroll
-                for (int r = 0; r < 2; ++r)
+                for (int r = 0; r < LANE_ROWS; ++r)
                     if (rows.present[r])
-                        a[2 * half + r] |= load_shared_u16(begin + 2 * (warp * WARP_ROWS + g + 8 * r)) << (16 * e);
+                        a[r / 2][2 * half + r % 2] |= load_shared_u16(begin + 2 * (warp * WARP_ROWS + g + 8 * r)) << (16 * e);
                 continue;
             }
             int rank = 0;
@@ -252,10 +268,10 @@ __device__ __forceinline__ void load_column_fragment(const Tile &tile, unsigned 
                     load_shared_u32(shared + COUNTS_OFFSET + stage * COUNTS_BYTES + 4 * (column * WARPS + above)));
             const unsigned below = (1u << (4 * g)) - 1;
 #pragma unroll
-            for (int r = 0; r < 2; ++r) {
+            for (int r = 0; r < LANE_ROWS; ++r) {
                 const unsigned bits = column_bits(tile.mask, r, block, e);
                 if (own_pair(tile.mask, r, block, e))
-                    a[2 * half + r] |= load_shared_u16(begin + 2 * (rank + count_bits(bits & below))) << (16 * e);
+                    a[r / 2][2 * half + r % 2] |= load_shared_u16(begin + 2 * (rank + count_bits(bits & below))) << (16 * e);
                 rank += count_bits(bits);
             }
         }
@@ -281,9 +297,12 @@ __device__ __forceinline__ void multiply(const Fragment &a, unsigned x_lane, int
     for (int pair = 0; pair < VALUE_PAIRS; ++pair) {
         if (pair + 1 < VALUE_PAIRS)
             load_x(v[(pair + 1) % 2], x_lane, step, pair + 1);
-        mma(o[2 * pair], a, v[pair % 2][0], v[pair % 2][1]);
-        if (2 * pair + 1 < VALUE_BLOCKS)
-            mma(o[2 * pair + 1], a, v[pair % 2][2], v[pair % 2][3]);
+#pragma unroll
+        for (int b = 0; b < ROW_BLOCKS; ++b) {
+            mma(o[b][2 * pair], a[b], v[pair % 2][0], v[pair % 2][1]);
+            if (2 * pair + 1 < VALUE_BLOCKS)
+                mma(o[b][2 * pair + 1], a[b], v[pair % 2][2], v[pair % 2][3]);
+        }
     }
 }
 
@@ -309,40 +328,41 @@ __device__ __forceinline__ void multiply_apart(const Fragment &a, unsigned allow
     for (int k = 0; k < 16; ++k) {
         // The lane of the quad that has column k of the fragment gives its words and bits to the others.
         const int owner = k % 8 / 2, half = k / 8, e = k % 2;
-        float weight[2];
-        bool has[2];
+        float weight[LANE_ROWS];
+        bool has[LANE_ROWS];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const unsigned mine = half ? a[2 + r] : a[r];
+        for (int r = 0; r < LANE_ROWS; ++r) {
+            const unsigned mine = half ? a[r / 2][2 + r % 2] : a[r / 2][r % 2];
             weight[r] = unpack(quad_or(t == owner ? mine : 0), e);
-            has[r] = quad_or(t == owner ? allowed : 0) >> (4 * half + 2 * r + e) & 1;
+            has[r] = quad_or(t == owner ? allowed : 0) >> (2 * LANE_ROWS * half + 2 * r + e) & 1;
         }
 #pragma unroll
         for (int block = 0; block < VALUE_BLOCKS; ++block) {
             const unsigned pair = load_shared_u32(x_tile + (16 * step + k) * X_PITCH + 16 * block + 4 * t);
 #pragma unroll
-            for (int r = 0; r < 2; ++r)
+            for (int r = 0; r < LANE_ROWS; ++r)
                 if (has[r]) {
-                    o[block][2 * r] = fmaf(weight[r], unpack(pair, 0), o[block][2 * r]);
-                    o[block][2 * r + 1] = fmaf(weight[r], unpack(pair, 1), o[block][2 * r + 1]);
+                    float(&sums)[4] = o[r / 2][block];
+                    sums[2 * (r % 2)] = fmaf(weight[r], unpack(pair, 0), sums[2 * (r % 2)]);
+                    sums[2 * (r % 2) + 1] = fmaf(weight[r], unpack(pair, 1), sums[2 * (r % 2) + 1]);
                 }
         }
     }
 }
 
-// Which of the lane's elements of a fragment are allowed pairs: bit 4 * half + 2 * r + e is column 8 * half + 2t + e, row r.
+// Which of the lane's elements of a fragment are allowed pairs: bit 2 * (LANE_ROWS * half + r) + e is column 8 * half + 2t + e, row r.
 __device__ __forceinline__ unsigned fragment_bits(const TileMask &mask, int step)
 {
     unsigned bits = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int r = 0; r < 2; ++r)
+        for (int r = 0; r < LANE_ROWS; ++r)
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const int block = 2 * step + half;
                 const bool has = TRANSPOSED ? own_pair(mask, r, block, e) : is_allowed(mask, r, block, e);
-                bits |= has ? 1u << (4 * half + 2 * r + e) : 0;
+                bits |= has ? 1u << (2 * LANE_ROWS * half + 2 * r + e) : 0;
             }
     return bits;
 }
@@ -360,9 +380,9 @@ __device__ __forceinline__ void store_results(unsigned shared, const Work &work,
 #pragma unroll
     for (int block = 0; block < VALUE_BLOCKS; ++block)
 #pragma unroll
-        for (int r = 0; r < 2; ++r)
+        for (int r = 0; r < LANE_ROWS; ++r)
             store_shared_u32(warp_rows + (g + 8 * r) * X_PITCH + 16 * block + 4 * t,
-                             pack(o[block][2 * r] * args.scale, o[block][2 * r + 1] * args.scale));
+                             pack(o[r / 2][block][2 * (r % 2)] * args.scale, o[r / 2][block][2 * (r % 2) + 1] * args.scale));
     warp_barrier();
 #pragma unroll 4
     for (int index = lane; index < WARP_ROWS * VALUE_CHUNKS; index += 32) {
@@ -401,7 +421,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         if constexpr (TRANSPOSED)
             tile_number = static_cast<int>(sparse.first_tiles[work.number]);
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        for (int r = 0; r < LANE_ROWS; ++r) {
             const int query = query_of(map, warp * WARP_ROWS + lane / 4 + 8 * r);
             rows.present[r] = query < args.q_len;
             if constexpr (!TRANSPOSED)

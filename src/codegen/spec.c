@@ -47,17 +47,18 @@ int sp_spec_q_stages(const struct sp_spec *spec)
 /* The layouts of sddmm_sm80.cuh and spmm_sm80.cuh. */
 static int64_t sparse_bytes(const struct sp_spec *spec)
 {
-    const int64_t rows = spec->tile_rows, cols = spec->tile_cols;
+    const int64_t rows = spec->tile_rows, cols = spec->tile_cols, lane_rows = rows / spec->warps / 8;
+    const int64_t notes = 32 * spec->warps * ((lane_rows * (cols / 32 + 1) + 4) / 4) * 16;
     const int64_t head_pitch = odd_chunks(2 * ((spec->head_dim + 15) / 16 * 16)),
                   value_pitch = odd_chunks(2 * spec->value_dim);
     switch (spec->op) {
     case SPLAT_OP_SDDMM:
         return (rows + 2 * cols) * head_pitch + rows * 2 * (cols + 8);
     case SPLAT_OP_SPMM:
-        return 2 * cols * value_pitch + 2 * rows * 2 * (cols + 8) + 32 * 32 * spec->warps;
+        return 2 * cols * value_pitch + 2 * rows * 2 * (cols + 8) + notes;
     case SPLAT_OP_SPMM_TRANSPOSED:
         return 2 * cols * value_pitch + 2 * cols * 2 * (rows + 8) + 2 * 4 * cols + 2 * 4 * cols * spec->warps +
-               32 * 32 * spec->warps;
+               notes;
     case SPLAT_OP_SOFTMAX:
     case SPLAT_OP_ATTENTION:
         break;
@@ -93,11 +94,11 @@ static enum splat_status check_shape(const struct sp_spec *spec)
 {
     int rows = spec->tile_rows, cols = spec->tile_cols, warps = spec->warps;
     if (spec->op != SPLAT_OP_ATTENTION) {
-        if (spec->family != SP_FAMILY_PORTABLE || rows != 16 * warps || warps > 8 || cols < 32 || cols > 64 ||
+        if (spec->family != SP_FAMILY_PORTABLE || (rows != 16 * warps && rows != 32 * warps) || warps > 8 || cols < 32 || cols > 64 ||
             cols % 32 != 0 || rows > 2 * cols)
             return sp_fail(
                 SPLAT_UNSUPPORTED,
-                "tile %dx%d with %d warps; operators on values take 16 rows a warp, at most 8 warps, 32 or 64 "
+                "tile %dx%d with %d warps; operators on values take 16 or 32 rows a warp, at most 8 warps, 32 or 64 "
                 "columns, and at most twice as many rows as columns",
                 rows, cols, warps);
         return SPLAT_OK;
