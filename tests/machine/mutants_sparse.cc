@@ -44,7 +44,7 @@ const std::vector<Mutant> &sparse_mutants()
         {"a pair at an odd place", "spmm-narrow", "unsigned load_pair(", "if (!(address & 2))", "if (true)"},
         {"rows do not count on", "spmm-128", "Tile copy_rows_of_values(", "rows.next[r] += 2 * count;", ""},
         {"the second of a pair has the first's rank", "spmm-all", "void load_row_fragment(", "rank + first", "rank"},
-        {"rows of a fragment swapped", "spmm", "void load_row_fragment(", "r = x % 2", "r = 1 - x % 2"},
+        {"rows of a fragment swapped", "spmm", "void load_row_fragment(", "x / 4 * 2 + x % 2", "x / 4 * 2 + 1 - x % 2"},
         {"x: the rows of a fragment", "spmm", SPMM, "lane % 16 * X_PITCH", "lane % 8 * X_PITCH"},
         {"no barrier before y takes the place of x", "spmm-128", SPMM, "block_barrier(); // y", "// y", "a race"},
         {"no warp barrier before y is stored", "spmm", "void store_results(", "warp_barrier();\n#pragma", "\n#pragma", "a race"},

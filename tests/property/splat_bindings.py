@@ -245,3 +245,26 @@ def attention(ctx, mask, q, k, v, dtype, scale=0.0):
         args.workspace, args.workspace_bytes = (workspace.ctypes.data + 255) // 256 * 256, needed.value
     check(lib.splat_run(kernel.pointer, ctypes.byref(args), None))
     return o, lse
+
+
+OPS = {"sddmm": 1, "softmax": 2, "spmm": 3, "spmm_transposed": 4}
+
+
+def operator(ctx, name, mask, values_shape, lengths, dtype, kv_heads=0, scale=0.0, **arrays):
+    """Runs an operator on values on the CPU device: arrays are scores, values, q, k, x, y, lse; results are written into them."""
+    dims = [arrays[n].shape[3] for n in ("q", "x") if n in arrays]
+    settings = options(dtype=dtype, device=CPU, op=OPS[name], head_dim=dims[0] if dims else 0, batch=values_shape[0],
+                       heads=values_shape[1], kv_heads=kv_heads)
+    kernel = Handle("kernel", lib.splat_compile, ctx.pointer, mask.pointer, ctypes.byref(settings))
+    args = SparseArgs()
+    lib.splat_sparse_args_init(ctypes.byref(args))
+    args.batch, args.heads, args.kv_heads, (args.q_len, args.kv_len), args.scale = *values_shape[:2], kv_heads, lengths, scale
+    for field, array in arrays.items():
+        if field == "lse":
+            args.lse, args.lse_batch_stride, args.lse_head_stride = array.ctypes.data, array.shape[1] * array.shape[2], array.shape[2]
+        elif field in ("values", "scores"):
+            strides = [n // array.itemsize for n in array.strides]
+            setattr(args, field, Values(array.ctypes.data, strides[0], strides[1]))
+        else:
+            setattr(args, field, tensor(array))
+    check(lib.splat_run_sparse(kernel.pointer, ctypes.byref(args), None))
