@@ -218,8 +218,8 @@ __device__ __forceinline__ void copy_async_chunk(unsigned shared, const void *gl
                  : "memory");
 }
 
-// Copies the first `bytes` of a chunk, 0 to 16, and writes zeros for the others. Both addresses are multiples of 16; the source
-// must be a valid address even when nothing is read.
+// Copies the first `bytes` of a chunk, 0 to 16, and writes zeros for the others, of which nothing is read. Both addresses are
+// multiples of 16.
 __device__ __forceinline__ void copy_async_part(unsigned shared, const void *global, int bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared),
@@ -466,7 +466,6 @@ __device__ __forceinline__ float infinity()
 // ---- The plan ----
 
 // LATTICE: tiles may walk the sequence otherwise than token by token. MERGE: launches may merge into earlier ones' results.
-// FOLD: query heads of a group share row tiles. SPLIT: long row tiles come in parts, which are combined afterwards.
 
 // The kinds of predicate, numbered as enum sp_pred_kind, and which of them this kernel knows.
 enum PredicateKind { PRED_NONE, PRED_LOWER, PRED_UPPER, PRED_BOUNDS, PRED_TABLE, PRED_PERIODIC, PRED_BITS };
@@ -542,38 +541,14 @@ __device__ __forceinline__ int token_of(const sp_launch_view &view, const Place 
     return x < view.n0 ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
 }
 
-// ---- Heads and queries ----
-
-// The heads of a (batch, head) pair, as work items count them.
-struct Pair {
-    int batch, head, kv_head; // the (first) query head, and the head of its keys
-    int first;                // with FOLD: the same query head within its group
-};
-
-__device__ __forceinline__ Pair pair_of(const sp_launch_args &args, int pair)
-{
-    Pair p;
-    p.batch = pair / args.heads;
-    const int head = pair - p.batch * args.heads;
-    p.kv_head = head / args.group;
-    p.first = 0;
-    p.head = head;
-    if constexpr (FOLD) {
-        p.first = (head - p.kv_head * args.group) << args.fold_log2;
-        p.head = p.kv_head * args.fold_heads + p.first;
-    }
-    return p;
-}
-
-// The rows of a row tile.
+// The query of row `row` of a row tile.
 struct RowMap {
     const sp_launch_view *view;
     Place place;
     int first; // without views
-    int heads; // with FOLD: query heads from the pair's first to the end of its group
 };
 
-__device__ __forceinline__ RowMap map_rows(const sp_launch_args &args, int tile, const Pair &pair)
+__device__ __forceinline__ RowMap map_rows(const sp_launch_args &args, int tile)
 {
     RowMap map = {};
     map.first = tile * TILE_ROWS;
@@ -581,47 +556,15 @@ __device__ __forceinline__ RowMap map_rows(const sp_launch_args &args, int tile,
         map.view = &args.row_view;
         map.place = place_of(args.row_view, map.first);
     }
-    map.heads = args.fold_heads - pair.first;
     return map;
 }
 
-// What row `row` of a row tile stands for: a query of the pair's head, or of one `head` further.
-struct RowOwner {
-    int query, head;
-    bool present;
-};
-
-__device__ __forceinline__ RowOwner owner_of(const sp_launch_args &args, const RowMap &map, int row)
+__device__ __forceinline__ int query_of(const RowMap &map, int row)
 {
-    RowOwner owner;
     if constexpr (LATTICE)
-        owner.query = token_of(*map.view, map.place, row);
+        return token_of(*map.view, map.place, row);
     else
-        owner.query = map.first + row;
-    owner.head = 0;
-    if constexpr (FOLD) {
-        owner.head = owner.query & ((1 << args.fold_log2) - 1);
-        owner.query >>= args.fold_log2;
-    }
-    owner.present = owner.query < args.q_len && (!FOLD || owner.head < map.heads);
-    return owner;
-}
-
-// From the o of a pair, in bytes; from its lse, in floats.
-__device__ __forceinline__ sp_i64 o_offset(const sp_launch_args &args, const RowOwner &owner)
-{
-    return 2 * (owner.query * args.o_row + (FOLD ? owner.head * args.o_head : 0));
-}
-
-__device__ __forceinline__ sp_i64 lse_offset(const sp_launch_args &args, const RowOwner &owner)
-{
-    return owner.query + (FOLD ? owner.head * args.lse_head : 0);
-}
-
-// Row `row` of the part in `slot` (1 + its place) of a pair, counted over all parts' rows.
-__device__ __forceinline__ sp_i64 part_row(const sp_launch_args &args, int slot, int pair, int row)
-{
-    return (sp_i64(slot - 1) * (args.batch * args.heads) + pair) * TILE_ROWS + row;
+        return map.first + row;
 }
 
 // ---- Which work comes next ----
@@ -653,6 +596,81 @@ __device__ __forceinline__ Work find_work(const sp_launch_args &args, int item)
     work.number = index;
     work.row_tile = static_cast<const sp_row_tile *>(args.row_tiles)[index];
     return work;
+}
+
+// FOLD: query heads of a group share row tiles. SPLIT: long row tiles come in parts, which are combined afterwards.
+
+// ---- Heads and queries ----
+
+// The heads of a (batch, head) pair, as work items count them.
+struct Pair {
+    int batch, head, kv_head; // the (first) query head, and the head of its keys
+    int first;                // with FOLD: the same query head within its group
+};
+
+__device__ __forceinline__ Pair pair_of(const sp_launch_args &args, int pair)
+{
+    Pair p;
+    p.batch = pair / args.heads;
+    const int head = pair - p.batch * args.heads;
+    p.kv_head = head / args.group;
+    p.first = 0;
+    p.head = head;
+    if constexpr (FOLD) {
+        p.first = (head - p.kv_head * args.group) << args.fold_log2;
+        p.head = p.kv_head * args.fold_heads + p.first;
+    }
+    return p;
+}
+
+// The rows of a row tile of a pair.
+struct QueryMap {
+    RowMap rows;
+    int heads; // with FOLD: query heads from the pair's first to the end of its group
+};
+
+__device__ __forceinline__ QueryMap map_queries(const sp_launch_args &args, int tile, const Pair &pair)
+{
+    QueryMap map = {};
+    map.rows = map_rows(args, tile);
+    map.heads = args.fold_heads - pair.first;
+    return map;
+}
+
+// What row `row` of a row tile stands for: a query of the pair's head, or of one `head` further.
+struct RowOwner {
+    int query, head;
+    bool present;
+};
+
+__device__ __forceinline__ RowOwner owner_of(const sp_launch_args &args, const QueryMap &map, int row)
+{
+    RowOwner owner;
+    owner.query = query_of(map.rows, row);
+    owner.head = 0;
+    if constexpr (FOLD) {
+        owner.head = owner.query & ((1 << args.fold_log2) - 1);
+        owner.query >>= args.fold_log2;
+    }
+    owner.present = owner.query < args.q_len && (!FOLD || owner.head < map.heads);
+    return owner;
+}
+
+// From the o of a pair, in bytes; from its lse, in floats.
+__device__ __forceinline__ sp_i64 o_offset(const sp_launch_args &args, const RowOwner &owner)
+{
+    return 2 * (owner.query * args.o_row + (FOLD ? owner.head * args.o_head : 0));
+}
+
+__device__ __forceinline__ sp_i64 lse_offset(const sp_launch_args &args, const RowOwner &owner)
+{
+    return owner.query + (FOLD ? owner.head * args.lse_head : 0);
+}
+
+// Row `row` of the part in `slot` (1 + its place) of a pair, counted over all parts' rows.
+__device__ __forceinline__ sp_i64 part_row(const sp_launch_args &args, int slot, int pair, int row)
+{
+    return (sp_i64(slot - 1) * (args.batch * args.heads) + pair) * TILE_ROWS + row;
 }
 
 // ---- What a thread holds ----
@@ -1090,10 +1108,22 @@ __device__ __forceinline__ void copy_lattice(unsigned shared, const char *rows, 
         }
 }
 
-// The same for the ROWS rows of a row tile whose heads share it; `rows` is query 0 of the pair's first head.
+// One tile of queries, keys or values, under its view: `rows` is the head's row 0, or this thread's own_source of it without
+// views.
+template <int ROWS, int CHUNKS, int FILLED, int PITCH>
+__device__ __forceinline__ void copy_tile(unsigned shared, const char *rows, sp_i64 row_bytes,
+                                          const sp_launch_view &view, int first, int limit, const void *anywhere)
+{
+    if constexpr (LATTICE)
+        copy_lattice<ROWS, CHUNKS, FILLED, PITCH>(shared, rows, row_bytes, view, first, limit, anywhere);
+    else
+        copy_rows<ROWS, CHUNKS, FILLED, PITCH>(shared, rows, row_bytes, first, limit, anywhere);
+}
+
+// Starts copying the ROWS rows of a row tile whose heads share it; `rows` is query 0 of the pair's first head.
 template <int ROWS, int CHUNKS, int FILLED, int PITCH>
 __device__ __forceinline__ void copy_folded(unsigned shared, const char *rows, const sp_launch_args &args,
-                                            const RowMap &map)
+                                            const QueryMap &map)
 {
     constexpr int COLUMNS = thread_columns(ROWS, CHUNKS), STEP = THREADS / COLUMNS;
     const int chunk = static_cast<int>(threadIdx.x) % COLUMNS;
@@ -1105,18 +1135,6 @@ __device__ __forceinline__ void copy_folded(unsigned shared, const char *rows, c
             const char *from = rows + 2 * (owner.query * args.q_row + owner.head * args.q_head) + 16 * chunk;
             copy_async_chunk(shared + row * PITCH + 16 * chunk, present ? from : args.q, present);
         }
-}
-
-// One tile of queries, keys or values, under its view: `rows` is the head's row 0, or this thread's own_source of it without
-// views.
-template <int ROWS, int CHUNKS, int FILLED, int PITCH>
-__device__ __forceinline__ void copy_tile(unsigned shared, const char *rows, sp_i64 row_bytes,
-                                          const sp_launch_view &view, int first, int limit, const void *anywhere)
-{
-    if constexpr (LATTICE)
-        copy_lattice<ROWS, CHUNKS, FILLED, PITCH>(shared, rows, row_bytes, view, first, limit, anywhere);
-    else
-        copy_rows<ROWS, CHUNKS, FILLED, PITCH>(shared, rows, row_bytes, first, limit, anywhere);
 }
 
 // Starts copying what the tile in the record needs besides k and v if it is PARTIAL: its predicate, table or
@@ -1241,7 +1259,7 @@ __device__ __forceinline__ void store_results(unsigned q_warp, int warp_row, con
                                               const RowValues &row_sum, Outputs &o, const sp_launch_args &args)
 {
     const Pair pair = pair_of(args, work.pair);
-    const RowMap rows = map_rows(args, work.row_tile.tile, pair);
+    const QueryMap rows = map_queries(args, work.row_tile.tile, pair);
     char *o_pair = static_cast<char *>(args.o) + 2 * (pair.batch * args.o_batch + pair.head * args.o_head);
     float *lse_pair = args.lse ? args.lse + (pair.batch * args.lse_batch + pair.head * args.lse_head) : nullptr;
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
@@ -1344,7 +1362,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         const char *v = head_rows(args.v, pair.batch * args.v_batch + pair.kv_head * args.v_head);
         if constexpr (FOLD)
             copy_folded<TILE_ROWS, HEAD_CHUNKS, HEAD_DIM / 8, Q_PITCH>(shared, q, args,
-                                                                       map_rows(args, work.row_tile.tile, pair));
+                                                                       map_queries(args, work.row_tile.tile, pair));
         if constexpr (!LATTICE) {
             q = own_source<TILE_ROWS, HEAD_CHUNKS>(q, 2 * args.q_row);
             k = own_source<TILE_COLS, HEAD_CHUNKS>(k, 2 * args.k_row);

@@ -132,10 +132,10 @@ std::string Problem::run_sparse(const std::string &object, uint64_t seed) const
     args.lse_batch_stride = static_cast<int64_t>(case_.heads) * case_.q_len, args.lse_head_stride = case_.q_len;
     args.scale = seed % 2 ? 0.25f : 0.0f;
 
-    Running running = {load_kernel(object), spec_.blocks_per_sm, seed, Grid::GIVEN};
+    Running running = {load_kernel(object, 0), spec_.blocks_per_sm, seed, Grid::GIVEN};
     splat_kernel kernel;
     std::vector<int64_t> launch_tiles;
-    make_kernel(&kernel, &running, &launch_tiles);
+    make_kernel(&kernel, &running, nullptr, &launch_tiles);
     forget_buffers();
     if (op == SPLAT_OP_SDDMM) {
         add_buffer("q", q.data.data(), q.extent(case_.batch), Access::READ);
