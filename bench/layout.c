@@ -31,6 +31,7 @@ static void print_inputs(void)
     FIELD(splat_context_options, cache_mode);
     FIELD(splat_context_options, cache_max_bytes);
     FIELD(splat_context_options, threads);
+    FIELD(splat_context_options, self_check);
     SIZE(splat_context_options);
     FIELD(splat_acsr_run, start);
     FIELD(splat_acsr_run, stride);

@@ -54,7 +54,7 @@ class PlanInfo(C.Structure):
 
 class ContextOptions(C.Structure):
     _fields_ = [("struct_size", SIZE), ("log", LogFn), ("log_user", PTR), ("cache_dir", C.c_char_p),
-                ("cache_mode", I32), ("cache_max_bytes", I64), ("threads", I32)]
+                ("cache_mode", I32), ("cache_max_bytes", I64), ("threads", I32), ("self_check", I32)]
 
 
 class CompileInfo(C.Structure):

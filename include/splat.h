@@ -62,7 +62,7 @@ enum splat_status {
     SPLAT_NO_MEMORY,   /* host or device memory could not be had */
     SPLAT_IO,          /* a file could not be read or written */
     SPLAT_NO_DEVICE,   /* no usable GPU, driver or NVRTC on this machine */
-    SPLAT_COMPILE,     /* the generated source did not compile, or its kernel failed a build check */
+    SPLAT_COMPILE,     /* the generated source did not compile, or its kernel failed a build check or the self-check */
     SPLAT_CUDA,        /* the driver reported an error */
     SPLAT_INTERNAL     /* an invariant of the library was broken: please report it */
 };
@@ -320,6 +320,8 @@ typedef void (*splat_log_fn)(enum splat_log_level level, const char *message, vo
 
 enum splat_cache_mode { SPLAT_CACHE_ENV = 0, SPLAT_CACHE_ON, SPLAT_CACHE_READ_ONLY, SPLAT_CACHE_OFF };
 
+enum splat_self_check { SPLAT_SELF_CHECK_ENV = 0, SPLAT_SELF_CHECK_ON, SPLAT_SELF_CHECK_OFF };
+
 typedef struct splat_context_options {
     size_t struct_size;
     splat_log_fn log; /* NULL = silent */
@@ -328,6 +330,9 @@ typedef struct splat_context_options {
     enum splat_cache_mode cache_mode; /* SPLAT_CACHE_ENV = from $SPLAT_CACHE (on, ro or off), default on */
     int64_t cache_max_bytes;          /* oldest entries go beyond this; 0 = 256 MiB */
     int threads;                      /* of the CPU engine; 0 = OpenMP's default */
+    /* Whether compiled code is run once on a small problem and compared with the CPU before it is used, and then marked
+     * as good in the cache. SPLAT_SELF_CHECK_ENV = from $SPLAT_SELF_CHECK (on or off), default on. */
+    enum splat_self_check self_check;
 } splat_context_options;
 
 SPLAT_API void splat_context_options_init(splat_context_options *options);
@@ -347,7 +352,9 @@ typedef struct splat_kernel splat_kernel;
  * text and lengths, or an array or ACSR of the same contents) and equal options returns the same kernel at once. A
  * new length, batch size or stride reuses the compiled code as long as the plan keeps its tile shape and
  * predicates; tile_rows, tile_cols and layout pin them. May compile, touch the disk and allocate device memory.
- * Uses the calling thread's current CUDA context; when there is none it makes device 0's primary context current.
+ * Code that has not passed the self-check (splat_context_options) is launched once on a small problem, on a stream and
+ * memory of its own, and waited for: some ten milliseconds. When its results are not the CPU's the call fails with
+ * SPLAT_COMPILE and the code is not kept. Uses the calling thread's current CUDA context; when there is none it makes device 0's primary context current.
  * Do not call while the thread captures a stream. Any status. */
 SPLAT_API enum splat_status splat_compile(splat_context *context, const splat_mask *mask,
                                           const splat_options *options, splat_kernel **kernel);

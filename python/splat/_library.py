@@ -70,6 +70,7 @@ class ContextOptions(C.Structure):
         ("cache_mode", _int),
         ("cache_max_bytes", _i64),
         ("threads", _int),
+        ("self_check", _int),
     ] + _ROOM
 
 

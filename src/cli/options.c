@@ -114,6 +114,7 @@ static const struct {
      "Environment:\n"
      "  SPLAT_NVRTC        path of libnvrtc.so (else $CUDA_HOME, the loader's path, /usr/local/cuda*, pip's)\n"
      "  SPLAT_CACHE        on (default), ro (read, never written) or off\n"
+     "  SPLAT_SELF_CHECK   on (default) or off: new code is compared with the CPU before it is used\n"
      "  SPLAT_CACHE_DIR    cache folder, unless --cache-dir names one\n"
      "  XDG_CACHE_HOME     without either, the cache is $XDG_CACHE_HOME/splat (else ~/.cache/splat)\n"},
 };

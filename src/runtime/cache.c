@@ -24,7 +24,7 @@
 
 #define DEFAULT_MAX_BYTES ((int64_t)256 << 20)
 
-enum { CHECKSUM_AT = 16, LENGTHS_AT = 32, PARTS_AT = 64, METADATA_BYTES = 12 };
+enum { CHECKSUM_AT = 16, LENGTHS_AT = 32, PARTS_AT = 64, METADATA_BYTES = 16 };
 enum part { KEY, METADATA, LOG, CUBIN, PARTS };
 
 /* Not text, so that a transfer that rewrites line ends shows here. */
@@ -97,6 +97,21 @@ static enum splat_status choose_directory(const char *given, char **directory)
     if (!(*directory = malloc(size)))
         return sp_no_memory("the path of the cache folder", size);
     snprintf(*directory, size, "%s%s", base, below);
+    return SPLAT_OK;
+}
+
+enum splat_status sp_self_check_wanted(enum splat_self_check given, int *wanted)
+{
+    *wanted = given == SPLAT_SELF_CHECK_ON;
+    if (given == SPLAT_SELF_CHECK_ON || given == SPLAT_SELF_CHECK_OFF)
+        return SPLAT_OK;
+    if (given != SPLAT_SELF_CHECK_ENV)
+        return sp_fail(SPLAT_INVALID, "self_check is %d; it must be SPLAT_SELF_CHECK_ENV, _ON or _OFF (0 to 2)",
+                       (int)given);
+    const char *word = environment("SPLAT_SELF_CHECK");
+    *wanted = !word || strcmp(word, "on") == 0;
+    if (!*wanted && strcmp(word, "off") != 0)
+        return sp_fail(SPLAT_INVALID, "SPLAT_SELF_CHECK is '%s'; it must be on or off", word);
     return SPLAT_OK;
 }
 
@@ -266,6 +281,7 @@ static unsigned char *encode(const char *key, const struct sp_image *image, size
     put_number(metadata, (uint32_t)image->registers, 4);
     put_number(metadata + 4, (uint32_t)image->shared_bytes, 4);
     put_number(metadata + 8, (uint32_t)image->spill_bytes, 4);
+    put_number(metadata + 12, image->checked != 0, 4);
     const char *log = image->log ? image->log : "";
     const void *const parts[PARTS] = {key, metadata, log, image->cubin};
     const size_t lengths[PARTS] = {strlen(key), sizeof metadata, strlen(log), image->cubin_bytes};
@@ -349,7 +365,8 @@ static enum sp_entry_state copy_image(const unsigned char *const parts[PARTS], c
                                .log = log,
                                .registers = get_int(parts[METADATA]),
                                .shared_bytes = get_int(parts[METADATA] + 4),
-                               .spill_bytes = get_int(parts[METADATA] + 8)};
+                               .spill_bytes = get_int(parts[METADATA] + 8),
+                               .checked = get_int(parts[METADATA] + 12) == 1};
     return SP_ENTRY_SOUND;
 }
 

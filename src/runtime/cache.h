@@ -28,6 +28,9 @@ struct sp_cache {
 enum splat_status sp_cache_init(struct sp_cache *cache, const splat_context_options *options);
 void sp_cache_free(struct sp_cache *cache);
 
+/* Resolves self_check of the options and $SPLAT_SELF_CHECK to 0 or 1. SPLAT_INVALID for an unknown value. */
+enum splat_status sp_self_check_wanted(enum splat_self_check given, int *wanted);
+
 /* Key of an entry: a text that holds the format version, NVRTC version, arch, options and the whole source; its
  * name is the XXH3-128 of that text. */
 enum splat_status sp_cache_key(const struct sp_source *source, enum splat_arch arch, int nvrtc_version, char **key,

@@ -10,8 +10,8 @@
  *         32   4*8   bytes of key, metadata, log, cubin: together the rest of the file
  *         64         key, metadata, log, cubin, without gaps or terminators
  *
- * Metadata: registers, shared bytes, spill bytes; 4 bytes each. A file that is being written is called
- * tmp-<pid>-<16 hexadecimal digits> until it is complete.
+ * Metadata: registers, shared bytes, spill bytes, whether a self-check was passed; 4 bytes each. A file that is
+ * being written is called tmp-<pid>-<16 hexadecimal digits> until it is complete.
  */
 #ifndef SP_CACHE_ENTRY_H
 #define SP_CACHE_ENTRY_H
@@ -19,7 +19,7 @@
 #include "runtime/cache.h"
 
 enum {
-    SP_ENTRY_FORMAT = 1, /* also in every key: other formats live under other names */
+    SP_ENTRY_FORMAT = 2, /* also in every key: other formats live under other names */
     SP_ENTRY_NAME = 40,  /* 32 digits, ".splat", NUL, rounded up */
     SP_ENTRY_MAX_BYTES = 256 << 20
 };

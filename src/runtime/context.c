@@ -73,6 +73,9 @@ enum splat_status splat_context_create(const splat_context_options *options, spl
         full = *options;
     if (status == SPLAT_OK && (full.threads < 0 || full.threads > 4096))
         status = sp_fail(SPLAT_INVALID, "threads is %d; it must be from 0 to 4096", full.threads);
+    int self_check = 0;
+    if (status == SPLAT_OK)
+        status = sp_self_check_wanted(full.self_check, &self_check);
     if (status != SPLAT_OK)
         return status;
     splat_context *context = calloc(1, sizeof *context);
@@ -80,6 +83,7 @@ enum splat_status splat_context_create(const splat_context_options *options, spl
         return sp_no_memory("a context", sizeof *context);
     context->log = (struct sp_log){full.log, full.log_user};
     context->threads = full.threads;
+    context->self_check = self_check;
     status = sp_cache_init(&context->cache, &full);
     if (status != SPLAT_OK) {
         free(context);

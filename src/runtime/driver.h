@@ -32,6 +32,9 @@ typedef uint64_t sp_cu_pointer;
     F("cuCtxPopCurrent_v2", context_pop, (sp_cu_context * context))                                                \
     F("cuCtxGetDevice", context_get_device, (sp_cu_device * device))                                               \
     F("cuCtxSynchronize", context_synchronize, (void))                                                             \
+    F("cuStreamCreate", stream_create, (sp_cu_stream * stream, unsigned flags))                                    \
+    F("cuStreamDestroy_v2", stream_destroy, (sp_cu_stream stream))                                                 \
+    F("cuStreamIsCapturing", stream_is_capturing, (sp_cu_stream stream, int *status))                              \
     F("cuStreamSynchronize", stream_synchronize, (sp_cu_stream stream))                                            \
     F("cuModuleLoadData", module_load_data, (sp_cu_module * module, const void *image))                            \
     F("cuModuleUnload", module_unload, (sp_cu_module module))                                                      \
@@ -68,6 +71,7 @@ struct sp_driver {
 /* Results, and attribute numbers of cuDeviceGetAttribute and cuFuncSetAttribute, from the driver API reference. */
 enum {
     SP_CU_OUT_OF_MEMORY = 2,
+    SP_CU_CAPTURE_IMPLICIT = 906, /* asked about the default stream: another one captures */
     SP_DEVICE_MULTIPROCESSORS = 16,
     SP_DEVICE_L2_BYTES = 38,
     SP_DEVICE_CAPABILITY_MAJOR = 75,

@@ -8,6 +8,7 @@
 #include "codegen/spec.h"
 #include "common/error.h"
 #include "runtime/cubin.h"
+#include "runtime/selfcheck.h"
 
 /* ---- Options and devices ---- */
 
@@ -297,6 +298,59 @@ static enum splat_status fill_args(splat_kernel *kernel, const struct sp_source 
     return SPLAT_OK;
 }
 
+enum splat_status sp_kernel_tables(splat_kernel *kernel, const struct sp_source *source)
+{
+    int32_t *schedule = NULL;
+    int64_t schedule_words = 0;
+    enum splat_status status = fill_args(kernel, source);
+    if (status == SPLAT_OK)
+        status = sp_schedule_make(kernel, &schedule, &schedule_words);
+    if (status == SPLAT_OK)
+        status = upload_tables(kernel, schedule, schedule_words);
+    free(schedule);
+    return status;
+}
+
+/* ---- The first launch ---- */
+
+struct trial {
+    splat_kernel *kernel;
+    const struct sp_source *source;
+    sp_cu_device device;
+};
+
+/* Whether a stream that the default one would wait for captures: then nothing may be launched, copied or waited
+ * for.
+ */
+static enum splat_status is_capturing(const struct sp_driver *driver, int *yes)
+{
+    int state = 0;
+    sp_cu_result result = driver->stream_is_capturing(NULL, &state);
+    *yes = result == SP_CU_CAPTURE_IMPLICIT || state != 0;
+    return *yes ? SPLAT_OK : sp_driver_check(driver, result, "cuStreamIsCapturing");
+}
+
+/* Loads the image as the kernel's module, and leaves it there when it may be used. */
+static enum splat_status try_image(void *user, const struct sp_image *image, int *checked)
+{
+    struct trial *trial = user;
+    splat_kernel *kernel = trial->kernel;
+    int capturing = 0;
+    enum splat_status status = is_capturing(kernel->driver, &capturing);
+    *checked = 0;
+    if (status != SPLAT_OK || capturing)
+        return status;
+    status = load_module(kernel, image, trial->source, trial->device);
+    if (status == SPLAT_OK)
+        status = sp_selfcheck(kernel, trial->source);
+    *checked = status == SPLAT_OK;
+    if (status != SPLAT_OK && kernel->module) {
+        kernel->driver->module_unload(kernel->module);
+        kernel->module = NULL;
+    }
+    return status;
+}
+
 static void describe(splat_compile_info *info, const struct sp_image *image, const struct sp_image_origin *origin)
 {
     memcpy(info->key, origin->key, sizeof info->key);
@@ -391,23 +445,19 @@ static enum splat_status load_gpu(splat_context *context, const splat_mask *mask
     struct sp_source source;
     const struct sp_image *image;
     struct sp_image_origin origin;
-    int32_t *schedule = NULL;
-    int64_t schedule_words = 0;
     enum splat_status status = plan_for_device(context, mask, kernel, device, &source);
     if (status != SPLAT_OK)
         return status;
-    status = sp_registry_image(context, &source, kernel->options.arch, 0, &image, &origin);
-    if (status == SPLAT_OK) {
+    struct trial trial = {kernel, &source, device};
+    const struct sp_image_trial check = {try_image, &trial};
+    status = sp_registry_image(context, &source, kernel->options.arch, 0, context->self_check ? &check : NULL,
+                               &image, &origin);
+    if (status == SPLAT_OK)
         describe(&kernel->info, image, &origin);
+    if (status == SPLAT_OK && !kernel->module)
         status = load_module(kernel, image, &source, device);
-    }
     if (status == SPLAT_OK)
-        status = fill_args(kernel, &source);
-    if (status == SPLAT_OK)
-        status = sp_schedule_make(kernel, &schedule, &schedule_words);
-    if (status == SPLAT_OK)
-        status = upload_tables(kernel, schedule, schedule_words);
-    free(schedule);
+        status = sp_kernel_tables(kernel, &source);
     sp_source_free(&source);
     return status;
 }
@@ -513,7 +563,7 @@ enum splat_status splat_compile_to_cache(splat_context *context, const splat_mas
     if (status == SPLAT_OK)
         status = sp_plan_source(plan, &full, full.arch, &spec, &source);
     if (status == SPLAT_OK) {
-        status = sp_registry_image(context, &source, full.arch, 1, &image, &origin);
+        status = sp_registry_image(context, &source, full.arch, 1, NULL, &image, &origin);
         sp_source_free(&source);
     }
     splat_plan_destroy(plan);

@@ -70,6 +70,10 @@ int sp_section_pairs(const splat_kernel *kernel, int group);
  * to the block that is free first. *words becomes the array for the device, to be freed. SPLAT_NO_MEMORY. */
 enum splat_status sp_schedule_make(splat_kernel *kernel, int32_t **words, int64_t *count);
 
+/* What launches need beside the function, from kernel->plan: arguments, schedules, tables on the device.
+ * splat_kernel_destroy gives them back. SPLAT_NO_MEMORY, SPLAT_CUDA. */
+enum splat_status sp_kernel_tables(splat_kernel *kernel, const struct sp_source *source);
+
 /* What SPLAT_ARCH_AUTO means without a context: the arch of device 0, or sm_90a when there is no device. */
 enum splat_status sp_default_arch(enum splat_arch *arch);
 

@@ -13,6 +13,7 @@ struct sp_image {
     int registers;    /* a thread */
     int shared_bytes; /* static + dynamic a block */
     int spill_bytes;  /* local memory a thread: stack frame and spills */
+    int checked;      /* 1: its results on a device were those of the CPU engine */
 };
 
 void sp_image_free(struct sp_image *image);

@@ -1,8 +1,9 @@
 /* Stand-ins for NVRTC and for the CUDA driver, which the library opens as it opens the real ones, and which fail
  * when told.
  *
- * They compute nothing: what is tested with them is what the library does around them. Each exports one `stand_in`,
- * its control, that a test finds with dlsym in the library it has opened.
+ * They compute nothing, unless a test gives the driver a function that does: what is tested with them is what the
+ * library does around them. Each exports one `stand_in`, its control, that a test finds with dlsym in the library
+ * it has opened.
  */
 #ifndef STAND_IN_H
 #define STAND_IN_H
@@ -12,6 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* What a source's text says of its kernel; a cubin of the stand-in has it in its code. */
+struct kernel_numbers {
+    int32_t bf16, head_dim, value_dim, tile_rows, tile_cols;
+};
 
 struct stand_in {
     int calls;   /* so far; a test sets it to 0 */
@@ -24,6 +30,9 @@ struct stand_in {
     int capability; /* major * 10 + minor */
     int shared_limit;
     int loads, launches;
+    /* What a launch does, outside of a capture; its result is cuLaunchKernel's. May be NULL: nothing. */
+    int (*kernel)(const struct kernel_numbers *numbers, const void *launch_args);
+    int capturing; /* a stream of the thread captures */
 };
 
 enum spoil { SOUND, NO_COMPILE, NO_ENTRY, OTHER_CHIP, TRUNCATED, NOT_ELF, EMPTY, SPILLS, SERIALISED, SILENT };
@@ -96,6 +105,16 @@ static inline unsigned char *make_cubin(int chip, int cuda13, const char *entry,
         memcpy(bytes + table + (size_t)k * sizeof section, &section, sizeof section);
     }
     return bytes;
+}
+
+/* Of a cubin that make_cubin made. */
+static inline unsigned char *cubin_code(unsigned char *cubin)
+{
+    Elf64_Ehdr header;
+    Elf64_Shdr section;
+    memcpy(&header, cubin, sizeof header);
+    memcpy(&section, cubin + header.e_shoff + 4 * sizeof section, sizeof section);
+    return cubin + section.sh_offset;
 }
 
 #endif

@@ -12,6 +12,7 @@ typedef struct program_s {
     size_t cubin_bytes;
     uint64_t content;
     char entry[64]; /* the name of the text's kernel */
+    struct kernel_numbers numbers;
 } * program;
 
 enum { FAILED = 6 }; /* NVRTC_ERROR_COMPILATION */
@@ -36,6 +37,12 @@ int nvrtcVersion(int *major, int *minor)
     return 0;
 }
 
+static int32_t number_after(const char *text, const char *words)
+{
+    const char *at = strstr(text, words);
+    return at ? (int32_t)strtol(at + strlen(words), NULL, 10) : 0;
+}
+
 int nvrtcCreateProgram(program *made, const char *text, const char *name, int headers, const char *const *texts,
                        const char *const *names)
 {
@@ -52,6 +59,13 @@ int nvrtcCreateProgram(program *made, const char *text, const char *name, int he
     (*made)->content = 1469598103934665603u;
     for (const unsigned char *at = (const unsigned char *)text; *at; at++)
         (*made)->content = ((*made)->content ^ *at) * 1099511628211u;
+    (*made)->numbers = (struct kernel_numbers){
+        .bf16 = strstr(text, "IS_BF16 = true") != NULL,
+        .head_dim = number_after(text, "int HEAD_DIM = "),
+        .value_dim = number_after(text, "int VALUE_DIM = "),
+        .tile_rows = number_after(text, "int TILE_ROWS = "),
+        .tile_cols = number_after(text, "int TILE_COLS = "),
+    };
     __atomic_add_fetch(&stand_in.live, 1, __ATOMIC_RELAXED);
     return 0;
 }
@@ -109,6 +123,7 @@ int nvrtcCompileProgram(program from, int count, const char *const *options)
                              from->content, &from->cubin_bytes);
     if (!from->cubin)
         return 1;
+    memcpy(cubin_code(from->cubin) + 8, &from->numbers, sizeof from->numbers);
     if (stand_in.spoil == TRUNCATED)
         from->cubin_bytes -= 100;
     if (stand_in.spoil == NOT_ELF)

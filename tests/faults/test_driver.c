@@ -2,7 +2,10 @@
  * nothing left on the device. What is loaded has been checked: no image that is damaged, for another chip or
  * without the kernel reaches the driver.
  */
-#include "faults.h"
+#include <math.h>
+#include <pthread.h>
+
+#include "cpu_kernel.h"
 
 #include "common/hash.h"
 #include "runtime/cache.h"
@@ -13,7 +16,7 @@ static struct stand_in *nvrtc, *cuda;
 static void reset(void)
 {
     *nvrtc = (struct stand_in){.live = nvrtc->live};
-    *cuda = (struct stand_in){.live = cuda->live, .capability = 90, .shared_limit = 232448};
+    *cuda = (struct stand_in){.live = cuda->live, .capability = 90, .shared_limit = 232448, .kernel = cpu_kernel};
 }
 
 static int open_and_reset(void **state)
@@ -24,16 +27,14 @@ static int open_and_reset(void **state)
 
 /* ---- One use of the GPU: compile, run, give back ---- */
 
-static enum splat_status use_gpu(struct sandbox *box, enum splat_cache_mode mode)
+static enum splat_status use_gpu_in(splat_context *context)
 {
-    splat_context *context = NULL;
     splat_kernel *kernel = NULL;
     splat_mask *mask = mask_of("causal & window(70)", 256, 256, SPLAT_ALIGN_BOTTOM_RIGHT);
     splat_options options;
     splat_options_init(&options);
     options.device = SPLAT_DEVICE_GPU;
     options.head_dim = 64;
-    OK(context_in(box, mode, &context));
     enum splat_status status = splat_compile(context, mask, &options, &kernel);
     if (status == SPLAT_OK) {
         static _Alignas(16) uint16_t tensors[4][256 * 64];
@@ -47,8 +48,16 @@ static enum splat_status use_gpu(struct sandbox *box, enum splat_cache_mode mode
         status = splat_run(kernel, &args, NULL);
     }
     splat_kernel_destroy(kernel);
-    splat_context_destroy(context);
     splat_mask_destroy(mask);
+    return status;
+}
+
+static enum splat_status use_gpu(struct sandbox *box, enum splat_cache_mode mode)
+{
+    splat_context *context = NULL;
+    OK(context_in(box, mode, &context));
+    enum splat_status status = use_gpu_in(context);
+    splat_context_destroy(context);
     return status;
 }
 
@@ -70,11 +79,19 @@ static void every_call_of_the_driver_may_fail(void **state)
     static const struct {
         int capability, result;
         enum splat_status status;
-    } kinds[] = {{90, 700, SPLAT_CUDA}, {80, 700, SPLAT_CUDA}, {90, 2, SPLAT_CUDA}};
+        enum splat_cache_mode mode; /* without a cache each use has a self-check */
+    } kinds[] = {{90, 700, SPLAT_CUDA, SPLAT_CACHE_ON},
+                 {80, 700, SPLAT_CUDA, SPLAT_CACHE_ON},
+                 {90, 2, SPLAT_CUDA, SPLAT_CACHE_ON},
+                 {90, 700, SPLAT_CUDA, SPLAT_CACHE_OFF},
+                 {80, 2, SPLAT_CUDA, SPLAT_CACHE_OFF}};
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         cuda->capability = kinds[k].capability;
         forget_context();
-        OK(use_gpu(box, SPLAT_CACHE_ON)); /* and from now on the image is on disk */
+        if (kinds[k].mode == SPLAT_CACHE_ON)
+            OK(use_gpu(box, SPLAT_CACHE_ON)); /* from now on the image is on disk */
+        forget_context();
+        OK(use_gpu(box, kinds[k].mode));
         const int count = cuda->calls;
         assert_true(count > 12 && cuda->live == 0 && cuda->launches > 0);
         int failures = 0;
@@ -82,7 +99,7 @@ static void every_call_of_the_driver_may_fail(void **state)
             forget_context();
             cuda->fail_at = n;
             cuda->result = kinds[k].result;
-            enum splat_status status = use_gpu(box, SPLAT_CACHE_ON);
+            enum splat_status status = use_gpu(box, kinds[k].mode);
             failures += status != SPLAT_OK;
             if (status != SPLAT_OK && status != kinds[k].status && status != SPLAT_NO_MEMORY)
                 FAIL("call %d of %d of the driver fails: %s: %s", n, count, splat_status_name(status),
@@ -98,7 +115,7 @@ static void every_call_of_the_driver_may_fail(void **state)
         cuda->fail_at = 0;
         if (failures != count)
             FAIL("%d of %d failures of the driver's calls went unnoticed", count - failures, count);
-        OK(use_gpu(box, SPLAT_CACHE_ON));
+        OK(use_gpu(box, kinds[k].mode));
     }
 }
 
@@ -213,7 +230,7 @@ static void bad_images_of_the_cache_are_compiled_anew(void **state)
         nvrtc->calls = box->warnings = 0;
         OK(use_gpu(box, SPLAT_CACHE_READ_ONLY));
         assert_true(nvrtc->calls > 0); /* compiled, not taken from the disk */
-        if (box->warnings != 1 || !strstr(box->last, "compiled kernel"))
+        if (box->warnings != 1 || !strstr(box->last, "gives the CPU's results"))
             FAIL("%d warnings, and last \"%s\"", box->warnings, box->last);
         if (!strstr(box->warning, images[k].word))
             FAIL("the warning \"%s\" does not hold \"%s\"", box->warning, images[k].word);
@@ -224,6 +241,238 @@ static void bad_images_of_the_cache_are_compiled_anew(void **state)
         OK(use_gpu(box, SPLAT_CACHE_ON));
         assert_int_equal(nvrtc->calls, 0); /* what was compiled has been stored in its place */
         free(image);
+    }
+}
+
+/* ---- The self-check ---- */
+
+/* Where a wrong kernel differs from a right one: in an element of o, or, when that is -1, in lse. */
+static int wrong_head, wrong_row, wrong_element;
+static float wrong_by;
+
+static int wrong_kernel(const struct kernel_numbers *numbers, const void *launch_args)
+{
+    const struct sp_launch_args *a = launch_args;
+    uint16_t *o = (uint16_t *)a->o + wrong_head * a->o_head + wrong_row * a->o_row + wrong_element;
+    int result = cpu_kernel(numbers, launch_args);
+    if (a->heads == 1) /* the user's */
+        return result;
+    if (wrong_element < 0)
+        a->lse[wrong_head * a->lse_head + wrong_row] += wrong_by;
+    else
+        *o = isnan(wrong_by) ? 0xFFFF : *o ^ (uint16_t)wrong_by;
+    return result;
+}
+
+static int lazy_kernel(const struct kernel_numbers *numbers, const void *launch_args)
+{
+    (void)numbers, (void)launch_args;
+    return 0;
+}
+
+/* One launch is the user's. */
+static int checks_of(struct sandbox *box, enum splat_cache_mode mode)
+{
+    cuda->launches = 0;
+    OK(use_gpu(box, mode));
+    return cuda->launches - 1;
+}
+
+/* Two of the last bits of a bf16 number that is not tiny, one float of lse, NaN, nothing at all. */
+static void wrong_kernels_are_neither_used_nor_stored(void **state)
+{
+    struct sandbox *box = *state;
+    static const struct {
+        int head, row, element;
+        float by;
+        const char *words;
+    } faults[] = {{0, 200, 0, 2, "o[head 0][row 200][element 0] is"},
+                  {1, 50, 63, 2, "o[head 1][row 50][element 63] is"},
+                  {0, 0, 5, 0x8000, NULL}, /* -0 for 0 of a row that sees nothing: equal */
+                  {0, 0, 5, 0x3F80, "o[head 0][row 0][element 5] is 1, the CPU gives 0, they may differ by 0;"},
+                  {1, 220, -1, 0.001f, "lse[head 1][row 220] is"},
+                  {0, 40, 8, NAN, "nan, the CPU gives"}};
+    for (size_t k = 0; k < sizeof faults / sizeof faults[0]; k++)
+        for (int mode = SPLAT_CACHE_ON; mode <= SPLAT_CACHE_OFF; mode += SPLAT_CACHE_OFF - SPLAT_CACHE_ON) {
+            cuda->kernel = wrong_kernel;
+            wrong_head = faults[k].head, wrong_row = faults[k].row, wrong_element = faults[k].element;
+            wrong_by = faults[k].by;
+            enum splat_status status = use_gpu(box, (enum splat_cache_mode)mode);
+            if (!faults[k].words) {
+                OK(status);
+                remove_cache(box);
+                continue;
+            }
+            REFUSED(status, SPLAT_COMPILE, faults[k].words, "gives wrong results on this device", "head_dim 64",
+                    "NVRTC 13.0", "CUDA 13.0", "SPLAT_SELF_CHECK=off");
+            assert_true(cuda->live == 0 && nvrtc->live == 0);
+            assert_true(count_files(box->cache, "") <= 0);
+        }
+    cuda->kernel = lazy_kernel;
+    REFUSED(use_gpu(box, SPLAT_CACHE_ON), SPLAT_COMPILE, "nan, the CPU gives");
+    assert_true(count_files(box->cache, "") <= 0);
+    cuda->kernel = cpu_kernel;
+    assert_int_equal(checks_of(box, SPLAT_CACHE_ON), 1);
+    assert_int_equal(count_files(box->cache, ""), 1);
+}
+
+static enum splat_status compile_ahead(splat_context *context)
+{
+    splat_mask *mask = mask_of("causal & window(70)", 256, 256, SPLAT_ALIGN_BOTTOM_RIGHT);
+    splat_options options;
+    splat_compile_info info;
+    splat_options_init(&options);
+    options.head_dim = 64;
+    options.arch = SPLAT_ARCH_SM90A;
+    splat_compile_info_init(&info);
+    enum splat_status status = splat_compile_to_cache(context, mask, &options, &info);
+    splat_mask_destroy(mask);
+    return status;
+}
+
+static void what_passed_is_marked_and_checked_no_more(void **state)
+{
+    struct sandbox *box = *state;
+    splat_context *context;
+    OK(context_in(box, SPLAT_CACHE_ON, &context));
+    OK(compile_ahead(context)); /* on a machine without a GPU */
+    splat_context_destroy(context);
+    nvrtc->calls = 0;
+    for (int use = 0; use < 2; use++) /* which cannot be marked */
+        assert_int_equal(checks_of(box, SPLAT_CACHE_READ_ONLY), 1);
+    assert_int_equal(checks_of(box, SPLAT_CACHE_ON), 1);
+    for (int use = 0; use < 2; use++) {
+        assert_int_equal(checks_of(box, SPLAT_CACHE_ON), 0);
+        assert_int_equal(checks_of(box, SPLAT_CACHE_READ_ONLY), 0);
+    }
+    assert_int_equal(nvrtc->calls, 0);
+    for (int use = 0; use < 2; use++)
+        assert_int_equal(checks_of(box, SPLAT_CACHE_OFF), 1);
+    remove_cache(box);
+    assert_int_equal(checks_of(box, SPLAT_CACHE_ON), 1); /* compiled and checked: stored with its mark */
+    assert_int_equal(checks_of(box, SPLAT_CACHE_ON), 0);
+    assert_int_equal(box->warnings, 0);
+}
+
+/* In one process, where the first caller has the image already. */
+static void what_was_compiled_ahead_is_checked_in_the_same_process(void **state)
+{
+    struct sandbox *box = *state;
+    splat_context *context;
+    OK(context_in(box, SPLAT_CACHE_ON, &context));
+    OK(compile_ahead(context));
+    cuda->kernel = lazy_kernel;
+    for (int twice = 0; twice < 2; twice++)
+        REFUSED(use_gpu_in(context), SPLAT_COMPILE, "gives wrong results");
+    assert_true(cuda->live == 0);
+    OK(compile_ahead(context));
+    cuda->kernel = cpu_kernel;
+    cuda->launches = nvrtc->calls = 0;
+    OK(use_gpu_in(context));
+    assert_int_equal(cuda->launches, 2);
+    assert_int_equal(nvrtc->calls, 0);
+    splat_context_destroy(context);
+    assert_int_equal(checks_of(box, SPLAT_CACHE_ON), 0);
+}
+
+static void a_wrong_entry_is_compiled_anew(void **state)
+{
+    struct sandbox *box = *state;
+    splat_context *context;
+    OK(context_in(box, SPLAT_CACHE_ON, &context));
+    OK(compile_ahead(context));
+    splat_context_destroy(context);
+    cuda->kernel = lazy_kernel;
+    nvrtc->calls = cuda->launches = box->warnings = 0;
+    REFUSED(use_gpu(box, SPLAT_CACHE_ON), SPLAT_COMPILE, "gives wrong results");
+    assert_true(nvrtc->calls > 0 && cuda->launches == 2 && cuda->live == 0);
+    assert_int_equal(box->warnings, 1);
+    assert_non_null(strstr(box->warning, "is not used: the kernel (bf16, head_dim 64"));
+    cuda->kernel = cpu_kernel;
+    nvrtc->calls = 0;
+    assert_int_equal(checks_of(box, SPLAT_CACHE_ON), 1); /* it was not marked */
+    assert_int_equal(nvrtc->calls, 0);
+}
+
+static void the_check_can_be_switched_off(void **state)
+{
+    struct sandbox *box = *state;
+    cuda->kernel = lazy_kernel;
+    setenv("SPLAT_SELF_CHECK", "off", 1);
+    assert_int_equal(checks_of(box, SPLAT_CACHE_ON), 0);
+    setenv("SPLAT_SELF_CHECK", "maybe", 1);
+    splat_context *context;
+    REFUSED(context_in(box, SPLAT_CACHE_ON, &context), SPLAT_INVALID, "SPLAT_SELF_CHECK is 'maybe'", "on or off");
+    setenv("SPLAT_SELF_CHECK", "on", 1);
+    REFUSED(use_gpu(box, SPLAT_CACHE_ON), SPLAT_COMPILE, "gives wrong results");
+    unsetenv("SPLAT_SELF_CHECK");
+    REFUSED(use_gpu(box, SPLAT_CACHE_ON), SPLAT_COMPILE, "gives wrong results");
+    splat_context_options options;
+    splat_context_options_init(&options);
+    assert_int_equal(options.self_check, SPLAT_SELF_CHECK_ENV);
+    options.cache_mode = SPLAT_CACHE_OFF;
+    options.self_check = SPLAT_SELF_CHECK_OFF;
+    OK(splat_context_create(&options, &context));
+    OK(use_gpu_in(context));
+    splat_context_destroy(context);
+    options.self_check = (enum splat_self_check)3;
+    REFUSED(splat_context_create(&options, &context), SPLAT_INVALID, "self_check is 3", "0 to 2");
+    cuda->kernel = cpu_kernel;
+    assert_int_equal(checks_of(box, SPLAT_CACHE_ON), 1); /* what was stored unchecked is not trusted */
+}
+
+static void nothing_is_checked_while_a_stream_captures(void **state)
+{
+    struct sandbox *box = *state;
+    cuda->capturing = 1;
+    assert_int_equal(checks_of(box, SPLAT_CACHE_ON), 0);
+    cuda->capturing = 0;
+    assert_int_equal(checks_of(box, SPLAT_CACHE_ON), 1);
+}
+
+struct user {
+    splat_context *context;
+    enum splat_status status;
+    char sentence[600];
+};
+
+static void *be_a_user(void *state)
+{
+    struct user *user = state;
+    user->status = use_gpu_in(user->context);
+    snprintf(user->sentence, sizeof user->sentence, "%s", splat_last_error());
+    return NULL;
+}
+
+static void threads_check_a_kernel_once(void **state)
+{
+    struct sandbox *box = *state;
+    enum { USERS = 6 };
+    for (int round = 0; round < 16; round++) {
+        const int wrong = round % 4 == 3;
+        struct user users[USERS];
+        pthread_t threads[USERS];
+        splat_context *context;
+        OK(context_in(box, round % 2 ? SPLAT_CACHE_OFF : SPLAT_CACHE_ON, &context));
+        cuda->launches = nvrtc->calls = 0;
+        cuda->kernel = wrong ? lazy_kernel : cpu_kernel;
+        for (int t = 0; t < USERS; t++) {
+            users[t] = (struct user){context, SPLAT_OK, ""};
+            assert_int_equal(pthread_create(&threads[t], NULL, be_a_user, &users[t]), 0);
+        }
+        for (int t = 0; t < USERS; t++)
+            pthread_join(threads[t], NULL);
+        for (int t = 0; t < USERS; t++)
+            if (wrong)
+                check_refused("a wrong kernel", users[t].status, SPLAT_COMPILE, (const char *)NULL);
+            else if (users[t].status != SPLAT_OK)
+                FAIL("thread %d: %s", t, users[t].sentence);
+        if (!wrong && cuda->launches != USERS + 1)
+            FAIL("%d threads: %d launches", USERS, cuda->launches);
+        splat_context_destroy(context);
+        assert_int_equal(cuda->live, 0);
+        if (round % 2 == 0)
+            remove_cache(box);
     }
 }
 
@@ -342,6 +591,7 @@ static void damaged_cubins_are_never_read_beyond_their_end(void **state)
 int main(void)
 {
     unsetenv("SPLAT_CACHE");
+    unsetenv("SPLAT_SELF_CHECK");
     nvrtc = use_stand_in("stand_in_nvrtc.so");
     cuda = use_stand_in("stand_in_cuda.so");
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_and_reset, close_sandbox)
@@ -350,6 +600,13 @@ int main(void)
         TEST(every_call_of_nvrtc_may_fail),
         TEST(bad_images_of_the_compiler_are_refused),
         TEST(bad_images_of_the_cache_are_compiled_anew),
+        TEST(wrong_kernels_are_neither_used_nor_stored),
+        TEST(what_passed_is_marked_and_checked_no_more),
+        TEST(what_was_compiled_ahead_is_checked_in_the_same_process),
+        TEST(a_wrong_entry_is_compiled_anew),
+        TEST(the_check_can_be_switched_off),
+        TEST(nothing_is_checked_while_a_stream_captures),
+        TEST(threads_check_a_kernel_once),
         TEST(chips_run_code_of_their_kind_alone),
         TEST(little_shared_memory_takes_a_smaller_tile),
         TEST(sound_cubins_pass),

@@ -89,6 +89,7 @@ static struct entry entry_of(int number, size_t cubin_bytes)
     entry.image.registers = 100 + number % 100;
     entry.image.shared_bytes = 4096 + number;
     entry.image.spill_bytes = 0;
+    entry.image.checked = number % 2;
     return entry;
 }
 
@@ -105,6 +106,7 @@ static void check_image(const struct sp_image *got, const struct sp_image *want)
     assert_int_equal(got->registers, want->registers);
     assert_int_equal(got->shared_bytes, want->shared_bytes);
     assert_int_equal(got->spill_bytes, want->spill_bytes);
+    assert_int_equal(got->checked, want->checked);
 }
 
 static void must_hit(const struct sp_cache *cache, const struct entry *entry)
