@@ -37,7 +37,7 @@ static enum splat_status use_gpu_in(splat_context *context)
     options.head_dim = 64;
     enum splat_status status = splat_compile(context, mask, &options, &kernel);
     if (status == SPLAT_OK) {
-        static _Alignas(16) uint16_t tensors[4][256 * 64];
+        static _Thread_local _Alignas(16) uint16_t tensors[4][256 * 64];
         splat_attention_args args;
         splat_attention_args_init(&args);
         args.q_len = args.kv_len = 256;
