@@ -87,6 +87,7 @@ static enum splat_status make_kernel(const splat_kernel *from, const struct sp_s
 {
     struct sp_spec spec, own;
     splat_mask *mask = NULL;
+    splat_plan *plan;
     splat_kernel *kernel = calloc(1, sizeof *kernel);
     *made = kernel;
     if (!kernel)
@@ -106,13 +107,14 @@ static enum splat_status make_kernel(const splat_kernel *from, const struct sp_s
     if (status == SPLAT_OK)
         status = sp_selfcheck_mask(&spec, &mask);
     if (status == SPLAT_OK)
-        status = splat_plan_create(mask, &kernel->options, &kernel->plan);
+        status = splat_plan_create(mask, &kernel->options, &plan);
     splat_mask_destroy(mask);
     if (status != SPLAT_OK)
         return status;
     /* A shape may stand in the tune table for two families, and tiles do not depend on it. */
-    kernel->plan->tune_row = from->plan->tune_row;
-    status = sp_spec_make(kernel->plan, &kernel->options, from->options.arch, &own);
+    plan->tune_row = from->plan->tune_row;
+    kernel->plan = plan;
+    status = sp_spec_make(plan, &kernel->options, from->options.arch, &own);
     if (status == SPLAT_OK && (own.predicate_mask & ~spec.predicate_mask || own.lattice || own.merge ||
                                own.mask_map != spec.mask_map || own.family != spec.family))
         status = sp_fail(SPLAT_INTERNAL, "the self-check's plan wants another kernel than the one to be checked");
