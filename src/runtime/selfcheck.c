@@ -82,6 +82,14 @@ static size_t rounded(size_t bytes)
     return (bytes + 255) & ~(size_t)255;
 }
 
+/* For so many batches that no row tile is split. */
+static enum splat_status plan_whole(const splat_mask *mask, const splat_options *options, splat_plan **plan)
+{
+    splat_options many = *options;
+    many.batch = 4096;
+    return splat_plan_create(mask, &many, plan);
+}
+
 /* The small kernel: all that splat_compile makes but for the module, which is not its own. */
 static enum splat_status make_kernel(const splat_kernel *from, const struct sp_source *source, splat_kernel **made)
 {
@@ -107,7 +115,7 @@ static enum splat_status make_kernel(const splat_kernel *from, const struct sp_s
     if (status == SPLAT_OK)
         status = sp_selfcheck_mask(&spec, &mask);
     if (status == SPLAT_OK)
-        status = splat_plan_create(mask, &kernel->options, &plan);
+        status = plan_whole(mask, &kernel->options, &plan);
     splat_mask_destroy(mask);
     if (status != SPLAT_OK)
         return status;
@@ -115,8 +123,8 @@ static enum splat_status make_kernel(const splat_kernel *from, const struct sp_s
     plan->tune_row = from->plan->tune_row;
     kernel->plan = plan;
     status = sp_spec_make(plan, &kernel->options, from->options.arch, &own);
-    if (status == SPLAT_OK && (own.predicate_mask & ~spec.predicate_mask || own.lattice || own.merge ||
-                               own.mask_map != spec.mask_map || own.family != spec.family))
+    if (status == SPLAT_OK && (own.predicate_mask & ~spec.predicate_mask || own.lattice || own.merge || own.fold ||
+                               own.split || own.mask_map != spec.mask_map || own.family != spec.family))
         status = sp_fail(SPLAT_INTERNAL, "the self-check's plan wants another kernel than the one to be checked");
     return status == SPLAT_OK ? sp_kernel_tables(kernel, source) : status;
 }

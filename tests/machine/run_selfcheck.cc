@@ -130,6 +130,7 @@ static std::string find_missing(const sp_spec &spec, const splat_options &option
     splat_plan *plan = nullptr;
     splat_options own = options;
     own.heads = 2, own.kv_heads = 1, own.layout = 1;
+    own.batch = 4096;
     own.tile_rows = spec.tile_rows, own.tile_cols = spec.tile_cols;
     if (sp_selfcheck_mask(&spec, &mask) != SPLAT_OK || splat_plan_create(mask, &own, &plan) != SPLAT_OK)
         return splat_last_error();
@@ -177,7 +178,7 @@ static int run_case(const Kernel_case &given)
     options.dtype = given.dtype;
     options.arch = given.arch;
     options.head_dim = given.dim;
-    options.heads = 2;
+    options.heads = 2, options.batch = 4096;
     const sp_tune_row &row = sp_tune_table_for(given.arch)->rows[given.tune_row];
     options.tile_rows = row.rows, options.tile_cols = row.cols;
     options.layout = given.layout;
@@ -196,14 +197,14 @@ static int run_case(const Kernel_case &given)
 
     std::string words;
     const std::string object = compile_kernel(edited(std::string(source.text.text, source.text.size), given.edit),
-                                              source.entry, "-O1", &words);
+                                              {source.entry}, "-O1", &words);
     if (object.empty()) {
         printf("the kernel does not compile\n%s\n", words.c_str());
         return 1;
     }
     alarm(SECONDS);
     const sp_driver driver = driver_with_memory();
-    Running running = {load_kernel(object), spec.blocks_per_sm, 1, Grid::GIVEN};
+    Running running = {load_kernel(object, 0), spec.blocks_per_sm, 1, Grid::GIVEN};
     kernel.device = SPLAT_DEVICE_GPU;
     kernel.driver = &driver;
     kernel.function = function_of(&running);
