@@ -341,8 +341,10 @@ static enum splat_status try_image(void *user, const struct sp_image *image, int
     if (status != SPLAT_OK || capturing)
         return status;
     status = load_module(kernel, image, trial->source, trial->device);
-    /* The small plan has neither folded heads nor split row tiles, and such kernels want theirs. */
-    if (status == SPLAT_OK && (kernel->plan->fold > 1 || kernel->plan->split_count > 0))
+    /* The small plan is of attention, and has neither folded heads nor split row tiles: other kernels stay
+     * unmarked. */
+    if (status == SPLAT_OK && (kernel->options.op != SPLAT_OP_ATTENTION || kernel->plan->fold > 1 ||
+                               kernel->plan->split_count > 0))
         return SPLAT_OK;
     if (status == SPLAT_OK)
         status = sp_selfcheck(kernel, trial->source);
