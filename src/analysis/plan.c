@@ -221,15 +221,14 @@ static enum splat_status make_plan(const splat_mask *mask, const splat_options *
         plan->allowed_pairs += splat_acsr_pairs(set->acsr[k]);
         plan->families += splat_acsr_families(set->acsr[k]);
     }
-    struct sp_mask_set planned;
+    struct sp_mask_set planned = {0};
     status = fold_masks(set);
     if (status == SPLAT_OK)
         status = sp_values_masks(set, options->op, &planned);
-    if (status != SPLAT_OK)
-        return status;
     plan->q_len = planned.q_len / set->fold;
     plan->kv_len = planned.kv_len;
-    status = choose_and_build(&planned, set, options, plan);
+    if (status == SPLAT_OK)
+        status = choose_and_build(&planned, set, options, plan);
     sp_values_free(set, &planned);
     if (status == SPLAT_OK)
         status = sp_split_rows(plan, options, set);
