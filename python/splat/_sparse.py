@@ -99,7 +99,7 @@ def sddmm(q: np.ndarray, k: np.ndarray, mask: Mask | str, scale: float | None = 
 def sparse_softmax(values: np.ndarray, mask: Mask, scale: float | None = ..., return_lse: Literal[False] = ...) -> np.ndarray: ...
 @overload
 def sparse_softmax(values: np.ndarray, mask: Mask, scale: float | None = ..., *, return_lse: Literal[True]) -> tuple[np.ndarray, np.ndarray]: ...  # fmt: skip
-def sparse_softmax(values, mask, scale=None, return_lse=False):
+def sparse_softmax(values: np.ndarray, mask: Mask, scale: float | None = None, return_lse: bool = False) -> Any:
     """Softmax of ``scale * values`` over the allowed pairs of each row, computed on the CPU with sums in float32.
 
     Parameters

@@ -11,7 +11,7 @@ ARCHS = {"attention_sm80.cuh": SM80, "attention_sm90.cuh": SM90, "sddmm_sm80.cuh
 
 
 def test_each_has_an_arch():
-    assert sorted(p.name for p in TEMPLATES.glob("*.cuh") if "__global__" in p.read_text()) == sorted(ARCHS)
+    assert sorted(p.name for p in TEMPLATES.glob("*.cuh") if "__global__" in p.read_text() and p.name != "combine.cuh") == sorted(ARCHS)
 
 
 @pytest.mark.parametrize("name", ARCHS)
