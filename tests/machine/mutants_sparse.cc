@@ -28,7 +28,7 @@ const std::vector<Mutant> &sparse_mutants()
         {"a rank forgets the first word", "sddmm-all", "int rank_of(", "if (block >= 4)", "if (block > 4)"},
         {"offsets of the first mask", "sddmm-all", "row_offsets_of(", "mask * (args.value_rows + 1)", "0 * mask"},
         {"offsets one short", "sddmm-all", "row_offsets_of(", "(args.value_rows + 1)", "args.value_rows"},
-        {"scale left out", "sddmm", "void gather(", "s[block][2 * r] * scale", "s[block][2 * r]"},
+        {"scale left out", "sddmm", "void gather(", "products[2 * (r % 2)] * scale", "products[2 * (r % 2)]"},
         {"k head of the query head", "sddmm", SDDMM, "head / args.group", "head", "byte"},
         {"bitmasks do not step", "sddmm-all", "bool next_tile(", "cursor.mask += cursor.code >> 4 & 1;", ""},
         {"columns do not step", "sddmm-128", "bool next_tile(", "cursor.column += TILE_COLS;", ""},
