@@ -29,14 +29,14 @@ from ._pattern import (
 from ._sparse import sddmm, sparse_softmax, spmm
 from ._primitives import (
     axial, banded_blocks, blocks, butterfly, causal, checkerboard, cols, comb, diagonals, dilated, documents, full, grid,
-    logsparse, random_blocks, rows, strided, swin, window,
+    kron, logsparse, random_blocks, rows, strided, swin, window,
 )  # fmt: skip
 
 __all__ = [
     "Candidate", "CompileError", "CudaError", "Mask", "NoDeviceError", "Pattern", "PatternMap", "Plan", "SplatError",
     "UnsupportedError", "__version__", "attention", "axial", "banded_blocks", "blocks", "butterfly", "causal",
     "checkerboard", "cols", "comb", "device_name", "diagonals", "dilated", "documents", "from_blocks", "from_csr",
-    "from_dense", "from_function", "full", "grid", "library_path", "logsparse", "pattern", "pattern_help", "pattern_map",
+    "from_dense", "from_function", "full", "grid", "kron", "library_path", "logsparse", "pattern", "pattern_help", "pattern_map",
     "per_head", "random_blocks", "rows", "sddmm", "sparse_softmax", "spmm", "strided", "swin", "window",
 ]  # fmt: skip
 

@@ -159,3 +159,8 @@ def butterfly(size: int, *, q_len: int | None = None, kv_len: int | None = None,
 def checkerboard(size: int, *, q_len: int | None = None, kv_len: int | None = None, align: str = "bottom_right") -> Pattern:
     """``(i / size + j / size)`` is even."""
     return _make("checkerboard", _list(size), q_len, kv_len, align)
+
+
+def kron(a: int, b: int, c: int, d: int) -> Pattern:
+    """The support of ``I_a x ones(b, c) x I_d``: ``a * b * d`` rows, ``a * c * d`` columns; a butterfly or Monarch factor."""
+    return _make("kron", _list(a, b, c, d), a * b * d, a * c * d, "bottom_right")

@@ -448,6 +448,44 @@ static void axial_row(struct sp_row_eval *eval, const struct sp_args *args, stru
         sp_push_span(eval, out, below, sp_const(eval->kv_len));
 }
 
+/* ---- Kronecker products ---- */
+
+/* a * b * c, or SPLAT_MAX_LEN + 1 when it is more than SPLAT_MAX_LEN. */
+static int64_t product(int64_t a, int64_t b, int64_t c)
+{
+    if (a > SPLAT_MAX_LEN / b || a * b > SPLAT_MAX_LEN / c)
+        return SPLAT_MAX_LEN + 1;
+    return a * b * c;
+}
+
+static bool kron_check(const struct sp_args *args, const struct sp_shape *shape, char message[200])
+{
+    static const char *const names[] = {"a", "b", "c", "d"};
+    const int64_t *v = args->values;
+    for (int i = 0; i < 4; i++)
+        if (!in_range(names[i], v[i], 1, SPLAT_MAX_LEN, message))
+            return false;
+    int64_t rows = product(v[0], v[1], v[3]), columns = product(v[0], v[2], v[3]);
+    if (rows == shape->q_len && columns == shape->kv_len)
+        return true;
+    int is_rows = rows != shape->q_len;
+    int64_t size = is_rows ? rows : columns;
+    char words[40];
+    snprintf(words, sizeof words, size > SPLAT_MAX_LEN ? "more than %lld" : "%lld",
+             (long long)(size > SPLAT_MAX_LEN ? SPLAT_MAX_LEN : size));
+    snprintf(message, 200, "a*%s*d is %s; it must be the %s, %lld", is_rows ? "b" : "c", words,
+             is_rows ? "number of rows (q_len)" : "number of columns (kv_len)",
+             (long long)(is_rows ? shape->q_len : shape->kv_len));
+    return false;
+}
+
+static void kron_row(struct sp_row_eval *eval, const struct sp_args *args, struct sp_runs *out)
+{
+    int64_t b = args->values[1], c = args->values[2], d = args->values[3];
+    struct sp_aff i = sp_row_index(eval), block = sp_floordiv(eval, i, b * d);
+    sp_push_run(eval, out, sp_add(sp_mulc(block, c * d), sp_mod(eval, i, d)), d, sp_const(c), sp_const(1));
+}
+
 /* ---- The table ---- */
 
 const struct sp_primitive sp_primitives[] = {
@@ -480,5 +518,8 @@ const struct sp_primitive sp_primitives[] = {
     {"butterfly", "butterfly(b)", "blocks I == J or I xor J a power of two", 1, 1, false, positive_check,
      butterfly_row},
     {"checkerboard", "checkerboard(b)", "(i/b + j/b) even", 1, 1, false, positive_check, checkerboard_row},
+    {"kron", "kron(a, b, c, d)",
+     "I_a x 1_(b x c) x I_d: i/(b*d) == j/(c*d) and i mod d == j mod d; a*b*d rows, a*c*d columns", 4, 4, false,
+     kron_check, kron_row},
 };
 const int sp_primitive_count = sizeof sp_primitives / sizeof sp_primitives[0];

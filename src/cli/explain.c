@@ -118,6 +118,11 @@ static enum splat_status print_text(const struct subject *s)
     printf("allowed      %lld pair%s, density %.4f\n", (long long)info->allowed_pairs,
            sp_plural(info->allowed_pairs), info->density);
     printf("families     %lld\n", (long long)info->families);
+    if (f->kron.a)
+        printf("kronecker    I_%lld x ones(%lld, %lld) x I_%lld: as weights of a layer, %lld dense blocks "
+               "(splat_layer)\n",
+               (long long)f->kron.a, (long long)f->kron.b, (long long)f->kron.c, (long long)f->kron.d,
+               (long long)(f->kron.a * f->kron.d));
     print_passes(s->plan);
     printf(
         "tiles        %lld x %lld: %lld full, %lld partial, of %lld in all (the allowed pairs would fill %lld)\n",
@@ -203,6 +208,10 @@ static enum splat_status print_json(const struct subject *s)
     set_count(&root, "computed_pairs", info->computed_pairs);
     sp_json_set(&root, "waste", sp_json_real(info->waste));
     set_count(&root, "families", info->families);
+    if (f->kron.a)
+        sp_json_set(&root, "kronecker",
+                    json_pack("[I,I,I,I]", (json_int_t)f->kron.a, (json_int_t)f->kron.b, (json_int_t)f->kron.c,
+                              (json_int_t)f->kron.d));
     set_count(&root, "passes", info->passes);
     sp_json_set(&root, "views", json_views(plan));
     set_count(&root, "tile_rows", info->tile_rows);

@@ -157,6 +157,8 @@ enum splat_status sp_findings_make(const splat_mask *mask, const splat_plan *pla
         status = splat_acsr_create(mask, &acsr);
     if (status == SPLAT_OK)
         status = sample_texture(acsr, &f->texture);
+    if (status == SPLAT_OK && sp_kron_match(acsr, &f->kron) != SPLAT_OK)
+        f->kron.a = 0;
     splat_acsr_destroy(acsr);
     return status;
 }

@@ -2,6 +2,7 @@
 #ifndef SP_CLI_FINDINGS_H
 #define SP_CLI_FINDINGS_H
 
+#include "analysis/kron.h"
 #include "splat.h"
 
 enum { SP_PREDICATES_MAX = 16 };
@@ -26,6 +27,8 @@ struct sp_findings {
         int64_t tiles;
     } predicates[SP_PREDICATES_MAX]; /* of the partial tiles, most tiles first */
     struct sp_texture texture;
+    struct sp_kron
+        kron; /* of a Kronecker-sparse mask, which a layer (splat_layer) can have for weights; else a is 0 */
 };
 
 enum splat_status sp_findings_make(const splat_mask *mask, const splat_plan *plan, struct sp_findings *findings);
