@@ -139,7 +139,7 @@ $(UNIT_HELPER_OBJECTS): FLAGS = $(ALL_CFLAGS)
 
 # The templates are part of the library: embed.c includes their bytes.
 $(BUILD)/obj/src/codegen/embed.o: EXTRA = -DSP_SOURCE_DIR=\"$(SOURCE_DIR)\"
-$(BUILD)/obj/src/codegen/embed.o: $(wildcard templates/*) src/codegen/launch_args.h src/codegen/sparse_args.h
+$(BUILD)/obj/src/codegen/embed.o: $(wildcard templates/*) $(wildcard src/codegen/*_args.h)
 
 $(BUILD)/obj/%.o: %.c $(BUILD)/compile.key | $(BUILD)/deps.ok
 	$(call say,CC,$<)

@@ -459,6 +459,89 @@ SPLAT_API void splat_sparse_args_init(splat_sparse_args *args);
  * SPLAT_INVALID, SPLAT_CUDA. */
 SPLAT_API enum splat_status splat_run_sparse(const splat_kernel *kernel, const splat_sparse_args *args, void *stream);
 
+/* ---- Layers: Kronecker-sparse weights ------------------------------------------------------------------- */
+
+/* A linear layer y = W x + bias whose weights are one Kronecker-sparse matrix, or a product of several (butterfly and
+ * Monarch matrices), ready to run. A factor's support is I_a x 1_(b x c) x I_d (x the Kronecker product): output
+ * i*b*d + k*d + j is a sum over inputs i*c*d + l*d + j, l < c. Immutable, as kernels are. */
+typedef struct splat_layer splat_layer;
+
+/* How activations lie in memory: features of one sample side by side, or samples of one feature. */
+enum splat_layout {
+    SPLAT_BATCH_FIRST = 0, /* [n, features], row stride >= features */
+    SPLAT_BATCH_LAST = 1   /* [features, n], row stride >= n */
+};
+
+typedef struct splat_layer_options {
+    size_t struct_size;
+    enum splat_dtype dtype;   /* of weights, bias and activations; sums in fp32. Default SPLAT_BF16 */
+    int tf32;                 /* SPLAT_FP32 on the GPU: 1 = products of numbers rounded to tf32; 0 = strict fp32 */
+    enum splat_layout layout; /* default SPLAT_BATCH_FIRST */
+    int64_t n;                /* samples that the cost model should expect; any number may be run. Default 4096 */
+    int gradients;            /* 1: splat_layer_backward can be called. Default 0 */
+    enum splat_device device; /* default SPLAT_DEVICE_AUTO */
+    enum splat_arch arch;     /* default SPLAT_ARCH_AUTO */
+} splat_layer_options;
+
+SPLAT_API void splat_layer_options_init(splat_layer_options *options);
+
+/* Compiles a layer from the masks of its factors, 1 to 16 of them, the one that is applied first at masks[0]. Each mask
+ * must have a Kronecker-sparse support, whatever it was made from (the rows are outputs, the columns inputs), and as many
+ * columns as the mask before it has rows. What else splat_compile says of contexts, caches and threads holds. Any status;
+ * SPLAT_UNSUPPORTED, with the first row that deviates, for other masks. */
+SPLAT_API enum splat_status splat_layer_compile(splat_context *context, const splat_mask *const *masks, int64_t count,
+                                                const splat_layer_options *options, splat_layer **layer);
+SPLAT_API void splat_layer_destroy(splat_layer *layer);
+
+/* One factor: I_a x 1_(b x c) x I_d. Its weights are a*b*c*d values in the canonical order of ACSR values: row by row,
+ * columns ascending, which is [a][b][d][c]. */
+typedef struct splat_layer_factor {
+    int64_t a, b, c, d;
+    double predicted_us; /* forward pass of options.n samples; 0 on the CPU */
+} splat_layer_factor;
+
+SPLAT_API int64_t splat_layer_factors(const splat_layer *layer);
+SPLAT_API enum splat_status splat_layer_get_factor(const splat_layer *layer, int64_t index, splat_layer_factor *factor);
+SPLAT_API int64_t splat_layer_inputs(const splat_layer *layer);  /* features of x */
+SPLAT_API int64_t splat_layer_outputs(const splat_layer *layer); /* features of y */
+SPLAT_API enum splat_device splat_layer_device(const splat_layer *layer);
+
+/* Device pointers on the GPU, host pointers on the CPU; strides in elements. Data may have any alignment that its type
+ * allows; the GPU is fast when data is 16-byte aligned and strides are multiples of 16 bytes. */
+typedef struct splat_layer_args {
+    size_t struct_size;
+    int64_t n;                   /* samples, 1 to SPLAT_MAX_LEN */
+    const void *const *weights;  /* an array for each factor (the pointers themselves on the host) */
+    const void *x;               /* input */
+    int64_t x_stride;            /* between samples (batch first) or features (batch last); 0 = as packed */
+    /* splat_layer_forward */
+    void *y;
+    int64_t y_stride;
+    const void *bias;            /* outputs values; NULL = none */
+    /* splat_layer_backward */
+    const void *dy;              /* gradient of y */
+    int64_t dy_stride;
+    void *dx;                    /* gradient of x; NULL = not wanted */
+    int64_t dx_stride;
+    void *const *weight_gradients; /* an array for each factor, as weights; NULL, or one of them NULL = not wanted */
+    void *workspace;             /* splat_layer_workspace_bytes() of them, 256-byte aligned; NULL when that is 0 */
+    size_t workspace_bytes;
+} splat_layer_args;
+
+SPLAT_API void splat_layer_args_init(splat_layer_args *args);
+
+/* Workspace of a run with n samples: activations between factors, and for the backward pass gradients and partial sums. */
+SPLAT_API enum splat_status splat_layer_workspace_bytes(const splat_layer *layer, int64_t n, int backward, size_t *bytes);
+
+/* y = W x + bias. As splat_run: launches on `stream` and returns; allocates nothing on the GPU, does not synchronise, may be captured
+ * into a graph; results repeat bit for bit. x and y must not overlap. On the CPU stream must be NULL; it may allocate. */
+SPLAT_API enum splat_status splat_layer_forward(const splat_layer *layer, const splat_layer_args *args, void *stream);
+
+/* dx = W^T dy and the gradient of each factor's weights at its allowed pairs, each rounded to the dtype once. Weight
+ * gradients of a layer of several factors need the activations between them: pass the workspace, large enough for the
+ * backward pass, that splat_layer_forward filled for the same x and weights. */
+SPLAT_API enum splat_status splat_layer_backward(const splat_layer *layer, const splat_layer_args *args, void *stream);
+
 /* ---- The disk cache ------------------------------------------------------------------------------------- */
 
 typedef struct splat_cache_info {

@@ -7,7 +7,7 @@
 
 #include "codegen/spec.h"
 #include "common/error.h"
-#include "runtime/cubin.h"
+#include "runtime/module.h"
 #include "runtime/selfcheck.h"
 
 /* ---- Options and devices ---- */
@@ -26,8 +26,7 @@ enum splat_status sp_options_resolve(const splat_options *options, splat_options
     return SPLAT_OK;
 }
 
-/* major * 10 + minor. */
-static enum splat_status device_capability(const struct sp_driver *driver, sp_cu_device device, int *capability)
+enum splat_status sp_device_capability(const struct sp_driver *driver, sp_cu_device device, int *capability)
 {
     int major = 0, minor = 0;
     enum splat_status status = sp_driver_check(
@@ -43,7 +42,7 @@ enum splat_status sp_device_arch(const struct sp_driver *driver, sp_cu_device de
                                  enum splat_arch *arch)
 {
     int capability = 0;
-    enum splat_status status = device_capability(driver, device, &capability);
+    enum splat_status status = sp_device_capability(driver, device, &capability);
     if (status != SPLAT_OK)
         return status;
     const int major = capability / 10, minor = capability % 10;
@@ -212,36 +211,6 @@ static enum splat_status upload_tables(splat_kernel *kernel, const int32_t *sche
     return status;
 }
 
-/* The driver is given no size and believes the image: what it says is checked against the device first. */
-static enum splat_status check_cubin(const splat_kernel *kernel, const struct sp_image *image, const char *entry,
-                                     sp_cu_device device)
-{
-    int capability = 0;
-    enum splat_status status = device_capability(kernel->driver, device, &capability);
-    const char *fault =
-        status == SPLAT_OK ? sp_cubin_fault(image->cubin, image->cubin_bytes, capability, entry) : NULL;
-    return fault ? sp_fail(SPLAT_COMPILE, "kernel %s is not loaded: its image %s", entry, fault) : status;
-}
-
-/* cuModuleLoadData, with the usual reason when it fails: code of a later CUDA than the driver knows. */
-static enum splat_status load_cubin(splat_kernel *kernel, const struct sp_image *image)
-{
-    const struct sp_driver *driver = kernel->driver;
-    sp_cu_result result = driver->module_load_data(&kernel->module, image->cubin);
-    if (result == 0)
-        return SPLAT_OK;
-    kernel->module = NULL;
-    enum splat_status status = sp_driver_check(driver, result, "cuModuleLoadData");
-    int served = 0, nvrtc = 0;
-    if (driver->driver_get_version(&served) == 0 && sp_nvrtc_version(&nvrtc) == SPLAT_OK && served < nvrtc)
-        return sp_fail(
-            status,
-            "%s; the driver serves CUDA %d.%d and NVRTC is %d.%d: update the driver, or set SPLAT_NVRTC to "
-            "an older libnvrtc.so",
-            splat_last_error(), served / 1000, served % 1000 / 10, nvrtc / 1000, nvrtc % 1000 / 10);
-    return status;
-}
-
 static enum splat_status load_module(splat_kernel *kernel, const struct sp_image *image,
                                      const struct sp_source *source, sp_cu_device device)
 {
@@ -255,22 +224,11 @@ static enum splat_status load_module(splat_kernel *kernel, const struct sp_image
             "cuDeviceGetAttribute");
     kernel->l2_bytes = l2;
     if (status == SPLAT_OK)
-        status = check_cubin(kernel, image, source->entry, device);
-    if (status == SPLAT_OK)
-        status = load_cubin(kernel, image);
-    if (status == SPLAT_OK)
-        status =
-            sp_driver_check(driver, driver->module_get_function(&kernel->function, kernel->module, source->entry),
-                            "cuModuleGetFunction");
+        status = sp_module_load(driver, device, image, source, &kernel->module, &kernel->function);
     if (status == SPLAT_OK && source->combine[0])
         status =
             sp_driver_check(driver, driver->module_get_function(&kernel->combine, kernel->module, source->combine),
                             "cuModuleGetFunction");
-    if (status == SPLAT_OK)
-        status = sp_driver_check(driver,
-                                 driver->function_set_attribute(
-                                     kernel->function, SP_FUNCTION_MAX_DYNAMIC_SHARED_BYTES, source->shared_bytes),
-                                 "cuFuncSetAttribute");
     return status;
 }
 

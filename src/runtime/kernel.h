@@ -41,6 +41,9 @@ struct splat_kernel {
     splat_compile_info info;
 };
 
+/* Compute capability, major * 10 + minor. */
+enum splat_status sp_device_capability(const struct sp_driver *driver, sp_cu_device device, int *capability);
+
 /* Arch of a device's kernels. SPLAT_UNSUPPORTED, naming the capability, when there are none; or when `wanted` is
  * not AUTO and does not run there. */
 enum splat_status sp_device_arch(const struct sp_driver *driver, sp_cu_device device, enum splat_arch wanted,

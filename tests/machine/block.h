@@ -22,6 +22,7 @@ enum class Collective {
     LOAD_TRANSPOSED,
     MULTIPLY_F16,
     MULTIPLY_BF16,
+    MULTIPLY_TF32,
     SHUFFLE,
     BROADCAST,
     VOTE,

@@ -46,7 +46,7 @@ static bool run_command(const std::string &command, std::string *words)
 static std::string object_name(const std::string &whole, const char *level)
 {
     std::string key = std::string(MACHINE_CXX) + flags + level + whole;
-    for (const char *header : {"ptx_sm80.h", "ptx_sm90.h", "ptx_after.h", "machine.h", "numbers.h"})
+    for (const char *header : {"ptx_sm80.h", "ptx_kron.h", "ptx_sm90.h", "ptx_after.h", "machine.h", "numbers.h"})
         key += read_file(std::string(MACHINE_SOURCE "/") + header);
     char hex[33];
     sp_hash_hex(sp_hash_bytes(key.data(), key.size()), hex);
@@ -56,7 +56,8 @@ static std::string object_name(const std::string &whole, const char *level)
 std::string compile_kernel(const std::string &text, const std::vector<std::string> &entries, const char *level,
                            std::string *words)
 {
-    std::string whole = "#include \"ptx_sm80.h\"\n#include \"ptx_sm90.h\"\n#line 1 \"kernel.cu\"\n" +
+    std::string whole = "#include \"ptx_sm80.h\"\n#include \"ptx_kron.h\"\n#include \"ptx_sm90.h\"\n"
+                        "#line 1 \"kernel.cu\"\n" +
                         translate_asm(text) + "\n#include \"ptx_after.h\"\n";
     for (size_t k = 0; k < entries.size(); ++k)
         whole += "MACHINE_CALL(" + std::to_string(k) + ", " + entries[k] + ")\n";

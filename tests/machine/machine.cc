@@ -102,6 +102,18 @@ __attribute__((noinline)) void multiply(float (&d)[4], const unsigned (&a)[4], u
     std::copy(mine.sum, mine.sum + 4, d);
 }
 
+__attribute__((noinline)) void multiply_tf32(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1,
+                                             int line)
+{
+    Operands &mine = collective(Collective::MULTIPLY_TF32, 0, line, __builtin_return_address(0));
+    std::copy(a, a + 4, mine.in);
+    mine.in[4] = b0;
+    mine.in[5] = b1;
+    std::copy(d, d + 4, mine.sum);
+    wait_in(State::AT_WARP);
+    std::copy(mine.sum, mine.sum + 4, d);
+}
+
 __attribute__((noinline)) bool vote_any(bool flag, int line)
 {
     Operands &mine = collective(Collective::VOTE, 0, line, __builtin_return_address(0));
@@ -213,6 +225,33 @@ static void do_multiply(Thread *lanes)
     }
 }
 
+// The low 13 bits of a tf32 number are ignored.
+static double value_of_tf32(unsigned bits)
+{
+    return float_of_bits(bits & ~0x1fffu);
+}
+
+static void do_multiply_tf32(Thread *lanes)
+{
+    double a[16][8], b[8][8];
+    for (int l = 0; l < 32; ++l) {
+        const int g = l / 4, t = l % 4;
+        const unsigned *in = lanes[l].operands.in;
+        for (int r = 0; r < 4; ++r)
+            a[g + r % 2 * 8][t + r / 2 * 4] = value_of_tf32(in[r]);
+        for (int r = 0; r < 2; ++r)
+            b[t + 4 * r][g] = value_of_tf32(in[4 + r]);
+    }
+    for (int row = 0; row < 16; ++row)
+        for (int c = 0; c < 8; ++c) {
+            float &sum = lanes[row % 8 * 4 + c / 2].operands.sum[row / 8 * 2 + c % 2];
+            double exact = sum;
+            for (int k = 0; k < 8; ++k)
+                exact += a[row][k] * b[k][c];
+            sum = static_cast<float>(exact);
+        }
+}
+
 static void do_collective(int warp)
 {
     Thread *lanes = &block.threads[static_cast<size_t>(32) * warp];
@@ -234,6 +273,9 @@ static void do_collective(int warp)
     case Collective::MULTIPLY_F16:
     case Collective::MULTIPLY_BF16:
         do_multiply(lanes);
+        break;
+    case Collective::MULTIPLY_TF32:
+        do_multiply_tf32(lanes);
         break;
     case Collective::SHUFFLE:
         synchronise_reads(32 * warp, 32);

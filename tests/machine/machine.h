@@ -95,6 +95,9 @@ void load_matrices(unsigned *to, int count, bool transposed, unsigned address, i
 // mma.m16n8k16, fp32 sums.
 void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, bool bf16, int line);
 
+// mma.m16n8k8 of tf32, fp32 sums.
+void multiply_tf32(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, int line);
+
 // ---- Instructions of sm_90a ----
 bool vote_any(bool flag, int line);
 int broadcast(int value, int line); // of lane 0

@@ -79,6 +79,7 @@ const char *collective_name(Collective what)
     case Collective::MULTIPLY_F16:
         return "mma f16";
     case Collective::MULTIPLY_BF16:
+    case Collective::MULTIPLY_TF32:
         return "mma bf16";
     case Collective::SHUFFLE:
         return "a shuffle";

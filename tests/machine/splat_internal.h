@@ -7,6 +7,9 @@ extern "C" {
 #include "analysis/plan.h"
 #include "codegen/launch_args.h"
 #include "codegen/spec.h"
+#include "codegen/kron_args.h"
+#include "codegen/kron_source.h"
 #include "common/hash.h"
 #include "runtime/kernel.h"
+#include "runtime/layer.h"
 }

@@ -1,0 +1,621 @@
+// Products of a Kronecker-sparse layer: out = left x right^T for many small matrices that lie in each other's gaps.
+//
+// Takes the parameters (params_default_kron.cuh says what they mean) and struct sp_kron_args. A thread block computes
+// tiles of RUN consecutive matrices j of one block i at once. Where d > 1 and activations are batch-first, elements of
+// consecutive matrices lie side by side in memory: a run of RUN of them is what 16 bytes hold, and is loaded, kept in
+// shared memory and stored as it lies; only the fragments of a product take it apart. Otherwise RUN is 1 (or the
+// operand keeps each matrix of the run by itself).
+//
+// Keeps true: every element is read from global memory once a tile and stored once; rows, columns, depth and matrices
+// beyond the end are zeros in shared memory and are not stored; sums run over k in ascending steps, so results repeat
+// bit for bit. Where 16-byte accesses are impossible (odd strides, odd d), the operand's tile is filled element by
+// element into the same layout.
+
+// splat:region(params)
+#include "params_default_kron.cuh"
+// splat:end
+
+// splat:region(kron_args)
+#include "../src/codegen/kron_args.h"
+// splat:end
+
+// splat:region(ptx)
+#include "ptx_sm80.cuh"
+#include "ptx_kron.cuh"
+// splat:end
+
+constexpr int WARPS = ROW_WARPS * COL_WARPS, THREADS = 32 * WARPS;
+constexpr int BLOCK_ROWS = ROW_WARPS * ROW_TILES * 16, BLOCK_COLS = COL_WARPS * COL_TILES * 8;
+constexpr int PER_CHUNK = 16 / ELEMENT;
+constexpr int K_STEP = ELEMENT == 2 ? 16 : 8; // depth of one matrix instruction
+
+// ---- Shared memory ----
+
+// A tile of an operand: lines of 16-byte chunks.
+//   ALONG_K        a line for each matrix and row, elements along k
+//   ALONG_ROW      a line for each matrix and k, elements along rows
+//   RUN_ALONG_K    a line for each row; along it k, and at each k the run's matrices
+//   RUN_ALONG_ROW  a line for each k; along it rows, and at each row the run's matrices
+// The pitch of lines keeps the lanes of a load in different banks.
+template <Along ALONG, int ROWS> struct Tile {
+    static constexpr bool IN_RUNS = ALONG == RUN_ALONG_K || ALONG == RUN_ALONG_ROW;
+    static constexpr bool K_INSIDE = ALONG == ALONG_K || ALONG == RUN_ALONG_K;
+    static constexpr int LINES = K_INSIDE ? ROWS : K_TILE; // a matrix
+    static constexpr int INSIDE = K_INSIDE ? K_TILE : ROWS;
+    static constexpr int ALL_LINES = IN_RUNS ? LINES : LINES * RUN;
+    static constexpr int CHUNKS = INSIDE * (IN_RUNS ? RUN : 1) / PER_CHUNK; // a line
+    static constexpr int AT_ONCE = RUN * ELEMENT * (ELEMENT == 2 ? 2 : 1);  // bytes that a lane loads along k
+    static constexpr int RESIDUE = ALONG == ALONG_K       ? 1
+                                   : ALONG != RUN_ALONG_K ? (ELEMENT == 2 ? 1 : 2)
+                                   : AT_ONCE == 32        ? 1
+                                   : AT_ONCE == 16        ? 4
+                                                          : 2;
+    static constexpr int STEP = RESIDUE == 1 ? 2 : 8; // pitches are RESIDUE modulo STEP
+    static constexpr int PITCH = 16 * (CHUNKS + (RESIDUE + 2 * STEP - CHUNKS % STEP) % STEP);
+    static constexpr int BYTES = ALL_LINES * PITCH;
+};
+
+using LeftTile = Tile<LEFT, BLOCK_ROWS>;
+using RightTile = Tile<RIGHT, BLOCK_COLS>;
+constexpr int LEFT_SLOTS = KEEP_LEFT ? KEEP_LEFT : STAGES, RIGHT_SLOTS = KEEP_RIGHT ? KEEP_RIGHT : STAGES;
+static_assert(SHARED_BYTES == LEFT_SLOTS * LeftTile::BYTES + RIGHT_SLOTS * RightTile::BYTES, "shared memory");
+constexpr bool ROWS_MOVE = !BIAS_ROWS; // a thread block goes along rows, the right operand its own; else along columns
+static_assert(K_TILE % 16 == 0 && COL_TILES % 2 == 0 && STAGES >= 2 && RUN * ELEMENT <= 16, "sizes");
+
+// What there is of an operand from the tile's corner on.
+struct Left {
+    int rows, k, matrices;
+};
+
+__device__ __forceinline__ unsigned load_element(const char *address)
+{
+    return ELEMENT == 2 ? *reinterpret_cast<const unsigned short *>(address)
+                        : *reinterpret_cast<const unsigned *>(address);
+}
+
+__device__ __forceinline__ int smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+// A tile whose corner is at `from`, element by element.
+template <Along ALONG, int ROWS>
+__device__ __forceinline__ void copy_elements(unsigned to, const sp_kron_operand &x, const char *from, Left left)
+{
+    using T = Tile<ALONG, ROWS>;
+    const int lines_left = T::K_INSIDE ? left.rows : left.k, inside_left = T::K_INSIDE ? left.k : left.rows;
+    const sp_kron_i64 line_stride = T::K_INSIDE ? x.row : x.k, inside_stride = T::K_INSIDE ? x.k : x.row;
+#pragma unroll 1
+    for (int number = static_cast<int>(threadIdx.x); number < T::ALL_LINES * T::CHUNKS; number += THREADS) {
+        const int any_line = number / T::CHUNKS, chunk = number % T::CHUNKS, line = any_line % T::LINES;
+        Chunk c = {};
+#pragma unroll
+        for (int e = 0; e < PER_CHUNK; ++e) {
+            const int at = chunk * PER_CHUNK + e;
+            const int inside = T::IN_RUNS ? at / RUN : at, matrix = T::IN_RUNS ? at % RUN : any_line / T::LINES;
+            if (line < lines_left && inside < inside_left && matrix < left.matrices)
+                c.word[e * ELEMENT / 4] |=
+                    load_element(from + (line * line_stride + inside * inside_stride + matrix * x.matrix) * ELEMENT)
+                    << e * ELEMENT % 4 * 8;
+        }
+        store_shared_chunk(to + any_line * T::PITCH + 16 * chunk, c);
+    }
+}
+
+// Starts to copy a tile whose corner is at `from`, if need be at once.
+template <Along ALONG, int ROWS>
+__device__ __forceinline__ void copy_tile(unsigned to, const sp_kron_operand &x, const char *from, Left left,
+                                          bool vector)
+{
+    using T = Tile<ALONG, ROWS>;
+    if (!vector) {
+        copy_elements<ALONG, ROWS>(to, x, from, left);
+        return;
+    }
+    constexpr int COUNT = T::ALL_LINES * T::CHUNKS, ROUNDS = (COUNT + THREADS - 1) / THREADS;
+    const int lines_left = T::K_INSIDE ? left.rows : left.k, inside_left = T::K_INSIDE ? left.k : left.rows;
+    const sp_kron_i64 line_stride = T::K_INSIDE ? x.row : x.k, inside_stride = T::K_INSIDE ? x.k : x.row;
+    const int thread = static_cast<int>(thread_index()); // so that addresses are not kept between steps
+#pragma unroll 2
+    for (int round = 0; round < ROUNDS; ++round) {
+        const int at = round * THREADS + thread;
+        if (COUNT % THREADS != 0 && at >= COUNT)
+            break;
+        const int chunk = at % T::CHUNKS, any_line = at / T::CHUNKS;
+        const int j = any_line / T::LINES, line = any_line % T::LINES;
+        const unsigned address = to + any_line * T::PITCH + 16 * chunk;
+        const int first = chunk * PER_CHUNK;
+        int present = T::IN_RUNS ? inside_left * RUN - first : inside_left - first;
+        present = line < lines_left && (T::IN_RUNS || j < left.matrices) ? smaller(present > 0 ? present : 0, PER_CHUNK) : 0;
+        const sp_kron_i64 offset =
+            line * line_stride + (T::IN_RUNS ? first / RUN * inside_stride : j * x.matrix + first);
+        copy_async_part(address, present ? from + offset * ELEMENT : from, present * ELEMENT);
+    }
+}
+
+// ---- Fragments ----
+
+// Words from shared memory, as few loads as its alignment allows: COUNT is 1, 2, 4 or 8.
+template <int COUNT> __device__ __forceinline__ void load_words(unsigned *to, unsigned address)
+{
+    if constexpr (COUNT == 1) {
+        to[0] = load_shared_u32(address);
+    } else if constexpr (COUNT == 2) {
+        unsigned pair[2];
+        load_shared_pair(pair, address);
+        to[0] = pair[0];
+        to[1] = pair[1];
+    } else {
+#pragma unroll
+        for (int c = 0; c < COUNT / 4; ++c) {
+            const Chunk chunk = load_shared_chunk(address + 16 * c);
+#pragma unroll
+            for (int w = 0; w < 4; ++w)
+                to[4 * c + w] = chunk.word[w];
+        }
+    }
+}
+
+// Where the element (matrix, row, k) of a tile is; of a tile in runs, where the run is.
+template <Along ALONG, int ROWS> __device__ __forceinline__ unsigned place(unsigned tile, int j, int row, int k)
+{
+    using T = Tile<ALONG, ROWS>;
+    const int line = T::K_INSIDE ? row : k, inside = T::K_INSIDE ? k : row;
+    return T::IN_RUNS ? tile + line * T::PITCH + inside * RUN * ELEMENT
+                      : tile + (j * T::LINES + line) * T::PITCH + inside * ELEMENT;
+}
+
+// The pair (k, k + 1) of a row, for each matrix of the run: 16-bit elements, k even.
+template <Along ALONG, int ROWS>
+__device__ __forceinline__ void load_pairs(unsigned (&pairs)[RUN], unsigned tile, int row, int k)
+{
+    constexpr int HALF = RUN > 1 ? RUN / 2 : 1;
+    unsigned words[2 * HALF];
+    if constexpr (ALONG == RUN_ALONG_K) {
+        load_words<2 * HALF>(words, place<ALONG, ROWS>(tile, 0, row, k));
+    } else {
+        load_words<HALF>(words, place<ALONG, ROWS>(tile, 0, row, k));
+        load_words<HALF>(words + HALF, place<ALONG, ROWS>(tile, 0, row, k + 1));
+    }
+#pragma unroll
+    for (int j = 0; j < RUN; ++j) {
+        const unsigned low = words[j / 2], high = words[HALF + j / 2];
+        pairs[j] = j % 2 ? low >> 16 | (high & 0xffff0000u) : (low & 0xffffu) | high << 16;
+    }
+}
+
+// The element (row, k) of each matrix of the run: 32-bit elements.
+template <Along ALONG, int ROWS>
+__device__ __forceinline__ void load_singles(unsigned (&values)[RUN], unsigned tile, int row, int k)
+{
+    if constexpr (Tile<ALONG, ROWS>::IN_RUNS) {
+        load_words<RUN>(values, place<ALONG, ROWS>(tile, 0, row, k));
+    } else {
+#pragma unroll
+        for (int j = 0; j < RUN; ++j)
+            values[j] = load_shared_u32(place<ALONG, ROWS>(tile, j, row, k));
+    }
+}
+
+using Sums = float[RUN][ROW_TILES][COL_TILES][4];
+
+// ---- Products ----
+
+struct Lane {
+    int number, g, t;
+    int row, col; // of the warp in the block's tile
+};
+
+// Left fragments of matrix j alone, where each matrix lies by itself.
+__device__ __forceinline__ void load_left_matrix(unsigned (&a)[4], unsigned tile, int j, int row, int k, Lane lane)
+{
+    const int n = lane.number;
+    if constexpr (LEFT == ALONG_K)
+        ldmatrix_x4(a, place<LEFT, BLOCK_ROWS>(tile, j, row + n % 16, k + n / 16 * 8));
+    else
+        ldmatrix_x4_trans(a, place<LEFT, BLOCK_ROWS>(tile, j, row + n / 8 % 2 * 8, k + n / 16 * 8 + n % 8));
+}
+
+// Right fragments of two column tiles of matrix j.
+__device__ __forceinline__ void load_right_matrix(unsigned (&b)[4], unsigned tile, int j, int col, int k, Lane lane)
+{
+    const int n = lane.number;
+    if constexpr (RIGHT == ALONG_K)
+        ldmatrix_x4(b, place<RIGHT, BLOCK_COLS>(tile, j, col + n / 16 * 8 + n % 8, k + n / 8 % 2 * 8));
+    else
+        ldmatrix_x4_trans(b, place<RIGHT, BLOCK_COLS>(tile, j, col + n / 16 * 8, k + n % 16));
+}
+
+__device__ __forceinline__ void multiply_16(Sums &sums, const unsigned (&a)[4], const unsigned (&b)[COL_TILES][2], int j,
+                                            int row_tile)
+{
+#pragma unroll
+    for (int n = 0; n < COL_TILES; ++n) {
+        if constexpr (ELEMENT == 4)
+            mma_16x8x8_tf32(sums[j][row_tile][n], a, b[n][0], b[n][1]);
+        else if constexpr (IS_BF16)
+            mma_16x8x16_bf16(sums[j][row_tile][n], a, b[n][0], b[n][1]);
+        else
+            mma_16x8x16_f16(sums[j][row_tile][n], a, b[n][0], b[n][1]);
+    }
+}
+
+// Rows of one fragment register: row g for even registers of the left operand, g + 8 for odd ones; the second half of
+// the depth from register 2 on.
+template <Along ALONG, int ROWS>
+__device__ __forceinline__ void load_run(unsigned (&values)[RUN], unsigned tile, int row, int k, int half, Lane lane)
+{
+    if constexpr (ELEMENT == 2) {
+        load_pairs<ALONG, ROWS>(values, tile, row, k + 2 * lane.t + 8 * half);
+    } else {
+        load_singles<ALONG, ROWS>(values, tile, row, k + lane.t + 4 * half);
+#pragma unroll
+        for (int j = 0; j < RUN; ++j)
+            values[j] = round_tf32(values[j]);
+    }
+}
+
+// Whether fragments come matrix by matrix, from ldmatrix.
+constexpr bool LEFT_BY_MATRIX = ELEMENT == 2 && !LeftTile::IN_RUNS, RIGHT_BY_MATRIX = ELEMENT == 2 && !RightTile::IN_RUNS;
+
+__device__ __forceinline__ void multiply_step(Sums &sums, unsigned left, unsigned right, int k, Lane lane)
+{
+    unsigned b[RUN][COL_TILES][2];
+    if constexpr (!RIGHT_BY_MATRIX) {
+#pragma unroll
+        for (int n = 0; n < COL_TILES; ++n)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                unsigned values[RUN];
+                load_run<RIGHT, BLOCK_COLS>(values, right, lane.col + 8 * n + lane.g, k, half, lane);
+#pragma unroll
+                for (int j = 0; j < RUN; ++j)
+                    b[j][n][half] = values[j];
+            }
+    } else {
+#pragma unroll
+        for (int j = 0; j < RUN; ++j)
+#pragma unroll
+            for (int n = 0; n < COL_TILES; n += 2) {
+                unsigned two[4];
+                load_right_matrix(two, right, j, lane.col + 8 * n, k, lane);
+                b[j][n][0] = two[0], b[j][n][1] = two[1], b[j][n + 1][0] = two[2], b[j][n + 1][1] = two[3];
+            }
+    }
+#pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m) {
+        if constexpr (LEFT_BY_MATRIX) {
+#pragma unroll
+            for (int j = 0; j < RUN; ++j) {
+                unsigned a[4];
+                load_left_matrix(a, left, j, lane.row + 16 * m, k, lane);
+                multiply_16(sums, a, b[j], j, m);
+            }
+        } else {
+            unsigned a[RUN][4];
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+                unsigned values[RUN];
+                load_run<LEFT, BLOCK_ROWS>(values, left, lane.row + 16 * m + lane.g + r % 2 * 8, k, r / 2, lane);
+#pragma unroll
+                for (int j = 0; j < RUN; ++j)
+                    a[j][r] = values[j];
+            }
+#pragma unroll
+            for (int j = 0; j < RUN; ++j)
+                multiply_16(sums, a[j], b[j], j, m);
+        }
+    }
+}
+
+// One k in fp32: each thread the sums that it would have of a matrix instruction.
+__device__ __forceinline__ void multiply_single(Sums &sums, unsigned left, unsigned right, int k, Lane lane)
+{
+    unsigned b[COL_TILES][2][RUN];
+#pragma unroll
+    for (int n = 0; n < COL_TILES; ++n) {
+        const int col = lane.col + 8 * n + 2 * lane.t;
+        if constexpr (RIGHT == ALONG_ROW) {
+#pragma unroll
+            for (int j = 0; j < RUN; ++j) {
+                unsigned two[2];
+                load_shared_pair(two, place<RIGHT, BLOCK_COLS>(right, j, col, k));
+                b[n][0][j] = two[0], b[n][1][j] = two[1];
+            }
+        } else {
+            load_singles<RIGHT, BLOCK_COLS>(b[n][0], right, col, k);
+            load_singles<RIGHT, BLOCK_COLS>(b[n][1], right, col + 1, k);
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            unsigned a[RUN];
+            load_singles<LEFT, BLOCK_ROWS>(a, left, lane.row + 16 * m + 8 * half + lane.g, k);
+#pragma unroll
+            for (int j = 0; j < RUN; ++j)
+#pragma unroll
+                for (int n = 0; n < COL_TILES; ++n)
+#pragma unroll
+                    for (int e = 0; e < 2; ++e)
+                        sums[j][m][n][2 * half + e] += __int_as_float(static_cast<int>(a[j])) *
+                                                       __int_as_float(static_cast<int>(b[n][e][j]));
+        }
+}
+
+__device__ __forceinline__ void multiply_tile(Sums &sums, unsigned left, unsigned right, Lane lane)
+{
+    if constexpr (ELEMENT == 4 && !TF32) {
+#pragma unroll 2
+        for (int k = 0; k < K_TILE; ++k)
+            multiply_single(sums, left, right, k, lane);
+    } else {
+#pragma unroll 1
+        for (int k = 0; k < K_TILE; k += K_STEP)
+            multiply_step(sums, left, right, k, lane);
+    }
+}
+
+// ---- Results ----
+
+__device__ __forceinline__ unsigned pack(float low, float high)
+{
+    return IS_BF16 ? pack_bf16(low, high) : pack_f16(low, high);
+}
+
+__device__ __forceinline__ float load_bias(const void *bias, sp_kron_i64 index)
+{
+    const unsigned bits = load_element(static_cast<const char *>(bias) + index * ELEMENT);
+    if (ELEMENT == 4)
+        return __int_as_float(static_cast<int>(bits));
+    return IS_BF16 ? __int_as_float(static_cast<int>(bits << 16)) : unpack_f16(bits, 0);
+}
+
+constexpr bool OUT_32 = OUT_FLOAT || ELEMENT == 4;
+constexpr int OUT_BYTES = OUT_32 ? 4 : 2;
+
+struct alignas(8) Pair {
+    unsigned word[2];
+};
+
+__device__ __forceinline__ void store_element(char *to, float value)
+{
+    if constexpr (OUT_32)
+        *reinterpret_cast<float *>(to) = value;
+    else
+        *reinterpret_cast<unsigned short *>(to) = static_cast<unsigned short>(pack(value, value));
+}
+
+// COUNT consecutive results: one store where they are 4, 8 or 16 bytes and `vector`, else the first `present` of them
+// one by one.
+template <int COUNT>
+__device__ __forceinline__ void store_elements(char *to, const float (&values)[COUNT], int present, bool vector)
+{
+    constexpr int WORDS = COUNT * OUT_BYTES / 4;
+    if (WORDS > 0 && vector && present >= COUNT) {
+        unsigned words[WORDS > 0 ? WORDS : 1];
+#pragma unroll
+        for (int w = 0; w < WORDS; ++w) {
+            if constexpr (OUT_32)
+                words[w] = static_cast<unsigned>(__float_as_int(values[w]));
+            else
+                words[w] = pack(values[2 * w], values[2 * w + 1]);
+        }
+        if constexpr (WORDS == 4)
+            *reinterpret_cast<Chunk *>(to) = Chunk{{words[0], words[1], words[2], words[3]}};
+        else if constexpr (WORDS == 2)
+            *reinterpret_cast<Pair *>(to) = Pair{{words[0], words[1]}};
+        else
+            *reinterpret_cast<unsigned *>(to) = words[0];
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < COUNT; ++e)
+        if (e < present)
+            store_element(to + e * OUT_BYTES, values[e]);
+}
+
+// Where the tile's results go: the address of its corner, and what there is from there on.
+struct Target {
+    char *corner;
+    int rows, cols, matrices;
+};
+
+// A run's results lie side by side.
+__device__ __forceinline__ void store_runs(const Sums &sums, const Target &to, const sp_kron_args &args, Lane lane)
+{
+#pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m)
+#pragma unroll
+        for (int n = 0; n < COL_TILES; ++n)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+                const int row = lane.row + 16 * m + lane.g + r / 2 * 8, col = lane.col + 8 * n + 2 * lane.t + r % 2;
+                float values[RUN];
+#pragma unroll
+                for (int j = 0; j < RUN; ++j)
+                    values[j] = sums[j][m][n][r];
+                if (row < to.rows && col < to.cols)
+                    store_elements(to.corner + (row * args.out_row + col * args.out_col) * OUT_BYTES, values,
+                                   to.matrices, args.out_vector);
+            }
+}
+
+// Four column tiles of a row, 16 bits a result: lane t of the quad gets the eight columns of tile t.
+__device__ __forceinline__ Chunk gather_row(const float (&sums)[COL_TILES][4], int n, int half, int t)
+{
+    unsigned w[4];
+#pragma unroll
+    for (int q = 0; q < 4; ++q)
+        w[q] = pack(sums[(n + q) % COL_TILES][2 * half], sums[(n + q) % COL_TILES][2 * half + 1]);
+    const bool odd = t % 2 != 0, upper = t / 2 != 0;
+    unsigned x = shuffle_xor_u32(odd ? w[0] : w[1], 1), y = shuffle_xor_u32(odd ? w[2] : w[3], 1);
+    w[0] = odd ? x : w[0];
+    w[1] = odd ? w[1] : x;
+    w[2] = odd ? y : w[2];
+    w[3] = odd ? w[3] : y;
+    x = shuffle_xor_u32(upper ? w[0] : w[2], 2);
+    y = shuffle_xor_u32(upper ? w[1] : w[3], 2);
+    w[0] = upper ? x : w[0];
+    w[2] = upper ? w[2] : x;
+    w[1] = upper ? y : w[1];
+    w[3] = upper ? w[3] : y;
+    return Chunk{{w[0], w[1], w[2], w[3]}};
+}
+
+// A row's results lie side by side.
+__device__ __forceinline__ void store_rows(const Sums &sums, const Target &to, const sp_kron_args &args, Lane lane)
+{
+    constexpr bool WIDE = !OUT_32 && COL_TILES % 4 == 0;
+#pragma unroll
+    for (int j = 0; j < RUN; ++j)
+#pragma unroll
+        for (int m = 0; m < ROW_TILES; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int row = lane.row + 16 * m + 8 * half + lane.g;
+                char *line = to.corner + (row * args.out_row + j * args.out_matrix) * OUT_BYTES;
+                const bool present = row < to.rows && j < to.matrices;
+                if constexpr (WIDE) {
+#pragma unroll
+                    for (int n = 0; n < COL_TILES; n += 4) {
+                        const Chunk chunk = gather_row(sums[j][m], n, half, lane.t);
+                        const int col = lane.col + 8 * n + 8 * lane.t;
+                        if (present && args.out_vector && col + 8 <= to.cols) {
+                            *reinterpret_cast<Chunk *>(line + col * OUT_BYTES) = chunk;
+                        } else if (present) {
+#pragma unroll
+                            for (int e = 0; e < 8; ++e)
+                                if (col + e < to.cols)
+                                    *reinterpret_cast<unsigned short *>(line + (col + e) * OUT_BYTES) =
+                                        static_cast<unsigned short>(chunk.word[e / 2] >> e % 2 * 16);
+                        }
+                    }
+                } else {
+#pragma unroll
+                    for (int n = 0; n < COL_TILES; ++n) {
+                        const int col = lane.col + 8 * n + 2 * lane.t;
+                        const float values[2] = {sums[j][m][n][2 * half], sums[j][m][n][2 * half + 1]};
+                        if (present)
+                            store_elements(line + col * OUT_BYTES, values, to.cols - col, args.out_vector);
+                    }
+                }
+            }
+}
+
+__device__ __forceinline__ void add_bias(Sums &sums, const Target &to, const sp_kron_args &args, sp_kron_i64 corner,
+                                         Lane lane)
+{
+#pragma unroll
+    for (int j = 0; j < RUN; ++j)
+#pragma unroll
+        for (int x = 0; x < 2 * (BIAS_ROWS ? ROW_TILES : COL_TILES); ++x) {
+            const int at = BIAS_ROWS ? lane.row + 8 * x + lane.g : lane.col + x / 2 * 8 + 2 * lane.t + x % 2;
+            if (j >= to.matrices || at >= (BIAS_ROWS ? to.rows : to.cols))
+                continue;
+            const float bias = load_bias(args.bias, corner + j * args.bias_matrix + at * args.bias_step);
+#pragma unroll
+            for (int y = 0; y < 2 * (BIAS_ROWS ? COL_TILES : ROW_TILES); ++y) {
+                if constexpr (BIAS_ROWS)
+                    sums[j][x / 2][y / 2][x % 2 * 2 + y % 2] += bias;
+                else
+                    sums[j][y / 2][x / 2][y % 2 * 2 + x % 2] += bias;
+            }
+        }
+}
+
+// ---- The kernel ----
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) splat_kron(const sp_kron_args args)
+{
+    const int warp = static_cast<int>(threadIdx.x) / 32, number = static_cast<int>(threadIdx.x) % 32;
+    const Lane lane = {number, number / 4, number % 4, warp / COL_WARPS * ROW_TILES * 16,
+                       warp % COL_WARPS * COL_TILES * 8};
+    // Runs that share sectors, then tiles that share an operand, are neighbours.
+    int index = static_cast<int>(block_index());
+    const int run = index % args.runs;
+    index /= args.runs;
+    const int first = ROWS_MOVE ? args.col_blocks : args.row_blocks;
+    const int one = index % first;
+    index /= first;
+    const int second = ROWS_MOVE ? args.row_blocks : args.col_blocks;
+    const int other = index % second;
+    index /= second;
+    const int row_block = ROWS_MOVE ? other : one, col_block = ROWS_MOVE ? one : other;
+    const int split = index % args.splits, block = index / args.splits;
+
+    const int k_begin = split * args.split_depth;
+    const int depth = smaller(args.depth - k_begin, args.split_depth), k_tiles = (depth + K_TILE - 1) / K_TILE;
+    const int row_step = args.row_blocks * BLOCK_ROWS, col_step = args.col_blocks * BLOCK_COLS;
+    const int matrices = smaller(args.matrices - run * RUN, RUN);
+    const char *left_data = static_cast<const char *>(args.left.data) +
+                            (block * args.left.block + run * RUN * args.left.matrix) * ELEMENT;
+    const char *right_data = static_cast<const char *>(args.right.data) +
+                             (block * args.right.block + run * RUN * args.right.matrix) * ELEMENT;
+    const unsigned left_shared = shared_base(), right_shared = left_shared + LEFT_SLOTS * LeftTile::BYTES;
+
+    // Copies of the step after those under way. Rows and columns go from tile to tile; only one of them has several.
+    int copy_row = row_block * BLOCK_ROWS, copy_col = col_block * BLOCK_COLS, copy_k = 0, copy_slot = 0;
+    bool first_tile = true;
+    const auto copy_next = [&]() {
+        if (copy_row < args.rows && copy_col < args.cols) {
+            const int k = k_begin + copy_k * K_TILE, k_left = depth - copy_k * K_TILE;
+            if (!KEEP_LEFT || first_tile)
+                copy_tile<LEFT, BLOCK_ROWS>(
+                    left_shared + (KEEP_LEFT ? copy_k : copy_slot) * LeftTile::BYTES, args.left,
+                    left_data + (copy_row * args.left.row + k * args.left.k) * ELEMENT,
+                    {args.rows - copy_row, k_left, matrices}, args.left_vector);
+            if (!KEEP_RIGHT || first_tile)
+                copy_tile<RIGHT, BLOCK_COLS>(
+                    right_shared + (KEEP_RIGHT ? copy_k : copy_slot) * RightTile::BYTES, args.right,
+                    right_data + (copy_col * args.right.row + k * args.right.k) * ELEMENT,
+                    {args.cols - copy_col, k_left, matrices}, args.right_vector);
+            copy_slot = copy_slot + 1 == STAGES ? 0 : copy_slot + 1;
+            if (++copy_k == k_tiles) {
+                copy_k = 0;
+                first_tile = false;
+                if (ROWS_MOVE)
+                    copy_row += row_step;
+                else
+                    copy_col += col_step;
+            }
+        }
+        copy_commit();
+    };
+#pragma unroll
+    for (int s = 0; s + 1 < STAGES; ++s)
+        copy_next();
+
+    int slot = 0;
+    for (int row = row_block * BLOCK_ROWS, col = col_block * BLOCK_COLS; row < args.rows && col < args.cols;) {
+        Sums sums = {};
+        for (int k = 0; k < k_tiles; ++k) {
+            copy_wait<STAGES - 2>();
+            block_barrier();
+            copy_next(); // into what everyone has done with
+            multiply_tile(sums, left_shared + (KEEP_LEFT ? k : slot) * LeftTile::BYTES,
+                          right_shared + (KEEP_RIGHT ? k : slot) * RightTile::BYTES, lane);
+            slot = slot + 1 == STAGES ? 0 : slot + 1;
+        }
+        const Target to = {static_cast<char *>(args.out) +
+                               (block * args.out_block + run * RUN * args.out_matrix + split * args.out_split +
+                                row * args.out_row + col * args.out_col) *
+                                   OUT_BYTES,
+                           args.rows - row, args.cols - col, matrices};
+        if (args.bias)
+            add_bias(sums, to, args,
+                     block * args.bias_block + run * RUN * args.bias_matrix +
+                         (BIAS_ROWS ? row : col) * args.bias_step,
+                     lane);
+        if constexpr (OUT_RUN)
+            store_runs(sums, to, args, lane);
+        else
+            store_rows(sums, to, args, lane);
+        if (ROWS_MOVE)
+            row += row_step;
+        else
+            col += col_step;
+    }
+    copy_wait<0>();
+}
