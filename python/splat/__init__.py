@@ -27,13 +27,14 @@ from ._pattern import (
     pattern_map, per_head,
 )  # fmt: skip
 from ._sparse import sddmm, sparse_softmax, spmm
+from .layer import Layer
 from ._primitives import (
     axial, banded_blocks, blocks, butterfly, causal, checkerboard, cols, comb, diagonals, dilated, documents, full, grid,
     kron, logsparse, random_blocks, rows, strided, swin, window,
 )  # fmt: skip
 
 __all__ = [
-    "Candidate", "CompileError", "CudaError", "Mask", "NoDeviceError", "Pattern", "PatternMap", "Plan", "SplatError",
+    "Candidate", "CompileError", "CudaError", "Layer", "Mask", "NoDeviceError", "Pattern", "PatternMap", "Plan", "SplatError",
     "UnsupportedError", "__version__", "attention", "axial", "banded_blocks", "blocks", "butterfly", "causal",
     "checkerboard", "cols", "comb", "device_name", "diagonals", "dilated", "documents", "from_blocks", "from_csr",
     "from_dense", "from_function", "full", "grid", "kron", "library_path", "logsparse", "pattern", "pattern_help", "pattern_map",

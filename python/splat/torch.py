@@ -18,9 +18,10 @@ import torch
 
 from . import _cuda, _kernels
 from ._library import BF16, FP16, FP32, INVALID, AttentionArgs, UnsupportedError, check, exception, lib
+from .torch_layer import KronLinear, kron_linear
 from ._pattern import Mask, PatternMap, Pattern, _bound_lengths, _dense, as_mask, by_key, pin, remember, text_key
 
-__all__ = ["attention", "from_mask_mod"]
+__all__ = ["KronLinear", "attention", "from_mask_mod", "kron_linear"]
 
 _DTYPES = {torch.float16: FP16, torch.bfloat16: BF16, torch.float32: FP32}
 _NAMES = ("query", "key", "value")
