@@ -206,11 +206,23 @@ struct Lane {
     int row, col; // of the warp in the block's tile
 };
 
+// Worked out where it is needed: kept between, it would take registers from copies.
+__device__ __forceinline__ Lane this_lane()
+{
+    const int thread = static_cast<int>(thread_index()), warp = thread / 32, number = thread % 32;
+    return {number, number / 4, number % 4, warp / COL_WARPS * ROW_TILES * 16, warp % COL_WARPS * COL_TILES * 8};
+}
+
 // Left fragments of matrix j alone, where each matrix lies by itself.
 __device__ __forceinline__ void load_left_matrix(unsigned (&a)[4], unsigned tile, int j, int row, int k, Lane lane)
 {
     const int n = lane.number;
-    if constexpr (LEFT == ALONG_K)
+    if constexpr (ELEMENT == 4) {
+#pragma unroll
+        for (int r = 0; r < 4; ++r)
+            a[r] = round_tf32(load_shared_u32(
+                place<LEFT, BLOCK_ROWS>(tile, j, row + lane.g + r % 2 * 8, k + lane.t + r / 2 * 4)));
+    } else if constexpr (LEFT == ALONG_K)
         ldmatrix_x4(a, place<LEFT, BLOCK_ROWS>(tile, j, row + n % 16, k + n / 16 * 8));
     else
         ldmatrix_x4_trans(a, place<LEFT, BLOCK_ROWS>(tile, j, row + n / 8 % 2 * 8, k + n / 16 * 8 + n % 8));
@@ -220,7 +232,12 @@ __device__ __forceinline__ void load_left_matrix(unsigned (&a)[4], unsigned tile
 __device__ __forceinline__ void load_right_matrix(unsigned (&b)[4], unsigned tile, int j, int col, int k, Lane lane)
 {
     const int n = lane.number;
-    if constexpr (RIGHT == ALONG_K)
+    if constexpr (ELEMENT == 4) {
+#pragma unroll
+        for (int r = 0; r < 4; ++r)
+            b[r] = round_tf32(load_shared_u32(
+                place<RIGHT, BLOCK_COLS>(tile, j, col + lane.g + r / 2 * 8, k + lane.t + r % 2 * 4)));
+    } else if constexpr (RIGHT == ALONG_K)
         ldmatrix_x4(b, place<RIGHT, BLOCK_COLS>(tile, j, col + n / 16 * 8 + n % 8, k + n / 8 % 2 * 8));
     else
         ldmatrix_x4_trans(b, place<RIGHT, BLOCK_COLS>(tile, j, col + n / 16 * 8, k + n % 16));
@@ -240,7 +257,7 @@ __device__ __forceinline__ void multiply_16(Sums &sums, const unsigned (&a)[4], 
     }
 }
 
-// Rows of one fragment register: row g for even registers of the left operand, g + 8 for odd ones; the second half of
+// One fragment register of each matrix of a run: row g for even registers of the left operand, g + 8 for odd ones; the second half of
 // the depth from register 2 on.
 template <Along ALONG, int ROWS>
 __device__ __forceinline__ void load_run(unsigned (&values)[RUN], unsigned tile, int row, int k, int half, Lane lane)
@@ -255,13 +272,10 @@ __device__ __forceinline__ void load_run(unsigned (&values)[RUN], unsigned tile,
     }
 }
 
-// Whether fragments come matrix by matrix, from ldmatrix.
-constexpr bool LEFT_BY_MATRIX = ELEMENT == 2 && !LeftTile::IN_RUNS, RIGHT_BY_MATRIX = ELEMENT == 2 && !RightTile::IN_RUNS;
-
 __device__ __forceinline__ void multiply_step(Sums &sums, unsigned left, unsigned right, int k, Lane lane)
 {
     unsigned b[RUN][COL_TILES][2];
-    if constexpr (!RIGHT_BY_MATRIX) {
+    if constexpr (RightTile::IN_RUNS) {
 #pragma unroll
         for (int n = 0; n < COL_TILES; ++n)
 #pragma unroll
@@ -284,7 +298,7 @@ __device__ __forceinline__ void multiply_step(Sums &sums, unsigned left, unsigne
     }
 #pragma unroll
     for (int m = 0; m < ROW_TILES; ++m) {
-        if constexpr (LEFT_BY_MATRIX) {
+        if constexpr (!LeftTile::IN_RUNS) {
 #pragma unroll
             for (int j = 0; j < RUN; ++j) {
                 unsigned a[4];
@@ -344,8 +358,9 @@ __device__ __forceinline__ void multiply_single(Sums &sums, unsigned left, unsig
         }
 }
 
-__device__ __forceinline__ void multiply_tile(Sums &sums, unsigned left, unsigned right, Lane lane)
+__device__ __forceinline__ void multiply_tile(Sums &sums, unsigned left, unsigned right)
 {
+    const Lane lane = this_lane();
     if constexpr (ELEMENT == 4 && !TF32) {
 #pragma unroll 2
         for (int k = 0; k < K_TILE; ++k)
@@ -364,9 +379,9 @@ __device__ __forceinline__ unsigned pack(float low, float high)
     return IS_BF16 ? pack_bf16(low, high) : pack_f16(low, high);
 }
 
-__device__ __forceinline__ float load_bias(const void *bias, sp_kron_i64 index)
+__device__ __forceinline__ float load_bias(const char *address)
 {
-    const unsigned bits = load_element(static_cast<const char *>(bias) + index * ELEMENT);
+    const unsigned bits = load_element(address);
     if (ELEMENT == 4)
         return __int_as_float(static_cast<int>(bits));
     return IS_BF16 ? __int_as_float(static_cast<int>(bits << 16)) : unpack_f16(bits, 0);
@@ -425,21 +440,27 @@ struct Target {
 // A run's results lie side by side.
 __device__ __forceinline__ void store_runs(const Sums &sums, const Target &to, const sp_kron_args &args, Lane lane)
 {
+    const sp_kron_i64 col_bytes = args.out_col * OUT_BYTES;
 #pragma unroll
     for (int m = 0; m < ROW_TILES; ++m)
 #pragma unroll
-        for (int n = 0; n < COL_TILES; ++n)
+        for (int half = 0; half < 2; ++half) {
+            const int row = lane.row + 16 * m + 8 * half + lane.g, col = lane.col + 2 * lane.t;
+            // Worked out here and not before, so that it takes no registers from the products.
+            const char *corner = settle(to.corner + (row * args.out_row + col * args.out_col) * OUT_BYTES);
 #pragma unroll
-            for (int r = 0; r < 4; ++r) {
-                const int row = lane.row + 16 * m + lane.g + r / 2 * 8, col = lane.col + 8 * n + 2 * lane.t + r % 2;
-                float values[RUN];
+            for (int n = 0; n < COL_TILES; ++n)
 #pragma unroll
-                for (int j = 0; j < RUN; ++j)
-                    values[j] = sums[j][m][n][r];
-                if (row < to.rows && col < to.cols)
-                    store_elements(to.corner + (row * args.out_row + col * args.out_col) * OUT_BYTES, values,
-                                   to.matrices, args.out_vector);
-            }
+                for (int e = 0; e < 2; ++e) {
+                    float values[RUN];
+#pragma unroll
+                    for (int j = 0; j < RUN; ++j)
+                        values[j] = sums[j][m][n][2 * half + e];
+                    if (row < to.rows && col + 8 * n + e < to.cols)
+                        store_elements(const_cast<char *>(corner) + (8 * n + e) * col_bytes, values, to.matrices,
+                                       args.out_vector);
+                }
+        }
 }
 
 // Four column tiles of a row, 16 bits a result: lane t of the quad gets the eight columns of tile t.
@@ -504,34 +525,34 @@ __device__ __forceinline__ void store_rows(const Sums &sums, const Target &to, c
             }
 }
 
-__device__ __forceinline__ void add_bias(Sums &sums, const Target &to, const sp_kron_args &args, sp_kron_i64 corner,
+// `bias` is that of the tile's corner.
+__device__ __forceinline__ void add_bias(Sums &sums, const Target &to, const sp_kron_args &args, const char *bias,
                                          Lane lane)
 {
 #pragma unroll
-    for (int j = 0; j < RUN; ++j)
+    for (int x = 0; x < 2 * (BIAS_ROWS ? ROW_TILES : COL_TILES); ++x) {
+        const int at = BIAS_ROWS ? lane.row + 8 * x + lane.g : lane.col + x / 2 * 8 + 2 * lane.t + x % 2;
+        const char *mine = settle(bias + at * args.bias_step * ELEMENT);
 #pragma unroll
-        for (int x = 0; x < 2 * (BIAS_ROWS ? ROW_TILES : COL_TILES); ++x) {
-            const int at = BIAS_ROWS ? lane.row + 8 * x + lane.g : lane.col + x / 2 * 8 + 2 * lane.t + x % 2;
+        for (int j = 0; j < RUN; ++j) {
             if (j >= to.matrices || at >= (BIAS_ROWS ? to.rows : to.cols))
                 continue;
-            const float bias = load_bias(args.bias, corner + j * args.bias_matrix + at * args.bias_step);
+            const float value = load_bias(mine + j * args.bias_matrix * ELEMENT);
 #pragma unroll
             for (int y = 0; y < 2 * (BIAS_ROWS ? COL_TILES : ROW_TILES); ++y) {
                 if constexpr (BIAS_ROWS)
-                    sums[j][x / 2][y / 2][x % 2 * 2 + y % 2] += bias;
+                    sums[j][x / 2][y / 2][x % 2 * 2 + y % 2] += value;
                 else
-                    sums[j][y / 2][x / 2][y % 2 * 2 + x % 2] += bias;
+                    sums[j][y / 2][x / 2][y % 2 * 2 + x % 2] += value;
             }
         }
+    }
 }
 
 // ---- The kernel ----
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) splat_kron(const sp_kron_args args)
 {
-    const int warp = static_cast<int>(threadIdx.x) / 32, number = static_cast<int>(threadIdx.x) % 32;
-    const Lane lane = {number, number / 4, number % 4, warp / COL_WARPS * ROW_TILES * 16,
-                       warp % COL_WARPS * COL_TILES * 8};
     // Runs that share sectors, then tiles that share an operand, are neighbours.
     int index = static_cast<int>(block_index());
     const int run = index % args.runs;
@@ -595,9 +616,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) splat_kron(
             block_barrier();
             copy_next(); // into what everyone has done with
             multiply_tile(sums, left_shared + (KEEP_LEFT ? k : slot) * LeftTile::BYTES,
-                          right_shared + (KEEP_RIGHT ? k : slot) * RightTile::BYTES, lane);
+                          right_shared + (KEEP_RIGHT ? k : slot) * RightTile::BYTES);
             slot = slot + 1 == STAGES ? 0 : slot + 1;
         }
+        const Lane lane = this_lane();
         const Target to = {static_cast<char *>(args.out) +
                                (block * args.out_block + run * RUN * args.out_matrix + split * args.out_split +
                                 row * args.out_row + col * args.out_col) *
@@ -605,8 +627,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) splat_kron(
                            args.rows - row, args.cols - col, matrices};
         if (args.bias)
             add_bias(sums, to, args,
-                     block * args.bias_block + run * RUN * args.bias_matrix +
-                         (BIAS_ROWS ? row : col) * args.bias_step,
+                     static_cast<const char *>(args.bias) + (block * args.bias_block + run * RUN * args.bias_matrix +
+                                                             (BIAS_ROWS ? row : col) * args.bias_step) *
+                                                                ELEMENT,
                      lane);
         if constexpr (OUT_RUN)
             store_runs(sums, to, args, lane);

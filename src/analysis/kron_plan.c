@@ -100,6 +100,8 @@ static int block_cols(const struct sp_kron_spec *s)
 
 int64_t sp_kron_shared_bytes(const struct sp_kron_spec *s)
 {
+    if (s->small_rows)
+        return 0;
     return (s->keep_left ? s->keep_left : s->stages) * tile_bytes(s, s->left, block_rows(s)) +
            (s->keep_right ? s->keep_right : s->stages) * tile_bytes(s, s->right, block_cols(s));
 }
@@ -122,9 +124,27 @@ static int64_t moving_blocks(int64_t tiles, int64_t others, int64_t slots)
     return best;
 }
 
+/* Enough blocks for every thread that the chip holds, four at least on each multiprocessor; each takes several
+ * samples, or chunks of them, where there are more. */
+static void small_grid(const struct sp_kron_problem *p, const struct sp_kron_spec *s, int64_t n,
+                       int multiprocessors, struct sp_kron_grid *grid)
+{
+    const int width = s->dtype == SPLAT_FP32 ? 4 : 8, along_matrices = s->run > 1;
+    const int64_t matrices = p->kron.a * p->kron.d, wanted = 8 * (int64_t)multiprocessors;
+    const int64_t steps = along_matrices ? n : ceil_div(ceil_div(n, width), SP_KRON_SMALL_THREADS);
+    *grid = (struct sp_kron_grid){.splits = 1, .split_depth = p->kron.b * p->kron.c};
+    grid->row_blocks = along_matrices ? ceil_div(matrices / width, SP_KRON_SMALL_THREADS) : matrices;
+    grid->col_blocks = least(steps, ceil_div(wanted, grid->row_blocks));
+    grid->blocks = grid->row_blocks * grid->col_blocks;
+}
+
 void sp_kron_grid_of(const struct sp_kron_problem *p, const struct sp_kron_spec *s, int64_t n, int multiprocessors,
                      struct sp_kron_grid *grid)
 {
+    if (s->small_rows) {
+        small_grid(p, s, n, multiprocessors, grid);
+        return;
+    }
     struct sp_kron_sizes sizes;
     sp_kron_sizes_of(p, s, n, &sizes);
     const int64_t row_tiles = ceil_div(sizes.rows, block_rows(s)), col_tiles = ceil_div(sizes.cols, block_cols(s));
@@ -150,15 +170,23 @@ struct shape {
     int row_warps, col_warps, row_tiles, col_tiles, blocks_per_sm;
 };
 
-/* Sums of a thread: 4 * run * row_tiles * col_tiles = 64, or fewer for few rows; 128 for large single matrices. */
-static const struct shape shapes_run8[] = {{4, 2, 1, 2, 1}, {2, 4, 1, 2, 1}, {1, 8, 1, 2, 1}, {8, 1, 1, 2, 1}};
-static const struct shape shapes_run4[] = {{4, 2, 2, 2, 1}, {2, 4, 2, 2, 1}, {1, 8, 2, 2, 1}, {1, 8, 1, 4, 1},
-                                           {2, 4, 1, 4, 1}, {4, 2, 1, 4, 1}, {1, 8, 1, 2, 1}};
-static const struct shape shapes_run2[] = {
-    {4, 2, 2, 4, 1}, {2, 4, 2, 4, 1}, {1, 8, 2, 4, 1}, {1, 8, 1, 4, 1}, {8, 1, 2, 4, 1}};
+/* Sums of a thread: 4 * run * row_tiles * col_tiles = 64, or fewer for few rows, or 128. */
+static const struct shape shapes_run8[] = {{4, 2, 1, 2, 1}, {2, 4, 1, 2, 1}, {1, 8, 1, 2, 1},
+                                           {8, 1, 1, 2, 1}, {2, 4, 2, 2, 1}, {4, 2, 2, 2, 1}};
+static const struct shape shapes_run4[] = {{4, 2, 2, 2, 1}, {2, 4, 2, 2, 1}, {1, 8, 2, 2, 1},
+                                           {1, 8, 1, 4, 1}, {2, 4, 1, 4, 1}, {4, 2, 1, 4, 1},
+                                           {1, 8, 1, 2, 1}, {2, 4, 2, 4, 1}, {4, 2, 2, 4, 1}};
+static const struct shape shapes_run2[] = {{4, 2, 2, 4, 1}, {2, 4, 2, 4, 1}, {1, 8, 2, 4, 1},
+                                           {1, 8, 1, 4, 1}, {8, 1, 2, 4, 1}, {2, 4, 4, 4, 1}};
 static const struct shape shapes_run1[] = {{2, 4, 2, 4, 2}, {4, 2, 2, 4, 2}, {1, 8, 2, 4, 2}, {1, 8, 1, 4, 2},
                                            {8, 1, 1, 4, 2}, {4, 2, 2, 8, 1}, {2, 4, 2, 8, 1}, {1, 8, 2, 8, 1},
                                            {8, 1, 2, 4, 2}, {4, 2, 1, 4, 2}, {2, 4, 1, 4, 2}};
+
+/* Runs with 128 sums leave no registers for both operands' runs, nor for rounding to tf32. */
+static int has_registers(const struct sp_kron_spec *s)
+{
+    return s->run == 1 || s->run * s->row_tiles * s->col_tiles <= 16 || (!s->out_float && !s->tf32);
+}
 
 static int shapes_of(int run, const struct shape **shapes)
 {
@@ -172,6 +200,7 @@ static int shapes_of(int run, const struct shape **shapes)
 /* An H200: 132 multiprocessors at 1.7 GHz. Bytes a clock of one multiprocessor. */
 enum { CHIP_MULTIPROCESSORS = 132, SHARED_SM80 = 163 * 1024, SHARED_SM90 = 227 * 1024 };
 static const double clocks_a_us = 1700.0, memory_rate = 19.5, l2_rate = 32.0, shared_rate = 128.0;
+static const double latency = 1000.0; /* clocks, from the start of a copy to its end */
 
 /* Microseconds: the busiest slot's tiles, each the longest of its loads, its shared memory traffic and its
  * products, and a start; not below the whole traffic of memory. */
@@ -190,7 +219,9 @@ static double predict(const struct sp_kron_problem *p, const struct sp_kron_spec
     const double loaded = (s->keep_left ? 0 : left) + (s->keep_right ? 0 : right);
     const double read = warps * s->run * k_steps * 512.0 * (s->row_tiles + s->col_tiles / 2.0) * (fp32 ? 1.5 : 1.0);
     const double products = warps * s->run * k_steps * s->row_tiles * s->col_tiles * (fp32 ? 8.0 : 1.7);
-    const double step = most(most(loaded / l2_rate, (loaded + read) / shared_rate), products) + 60.0;
+    const double arrival =
+        loaded > 0 ? latency / (s->stages - 1) / s->blocks_per_sm : 0; /* with so many under way */
+    const double step = most(most(most(loaded / l2_rate, (loaded + read) / shared_rate), products), arrival) + 60.0;
     const double k_tiles = (double)ceil_div(grid.split_depth < z.depth ? grid.split_depth : z.depth, s->k_tile);
     const double stored = (double)block_rows(s) * block_cols(s) * s->run * (s->out_float ? 4 : element);
     const double tile = k_tiles * step + stored / l2_rate + 200.0;
@@ -206,6 +237,18 @@ static double predict(const struct sp_kron_problem *p, const struct sp_kron_spec
                                (double)(p->kron.a * p->kron.b * p->kron.c * p->kron.d)) /
                               memory_rate / CHIP_MULTIPROCESSORS;
     return most(rounds * block, least_time) / clocks_a_us + 2.0;
+}
+
+/* Matrices of a few inputs and outputs would leave most of a tile empty: they have a kernel of their own where 16
+ * bytes hold as many neighbours as they can. Its weights stay in registers. */
+static int is_small(const struct sp_kron_problem *p, const struct sp_kron_spec *s)
+{
+    const int width = p->dtype == SPLAT_FP32 ? 4 : 8;
+    if (p->pass == SP_KRON_WEIGHT_GRADIENT || (s->run > 1 && p->kron.d % width != 0))
+        return 0;
+    if (p->layout == SPLAT_BATCH_FIRST && s->run == 1)
+        return 0;
+    return p->kron.b <= 8 && p->kron.c <= 8 && p->kron.b * p->kron.c * (s->run > 1 ? width : 4) <= 64;
 }
 
 /* Puts what stays into the spec if it fits beside the stages. */
@@ -232,6 +275,16 @@ void sp_kron_plan(const struct sp_kron_problem *p, struct sp_kron_spec *best, do
     const struct shape *shapes;
     double best_us = -1;
     set_operands(p, &s);
+    if (is_small(p, &s)) {
+        const int forward = p->pass == SP_KRON_FORWARD, element = element_bytes(&s);
+        s.small_rows = (int)(forward ? p->kron.b : p->kron.c);
+        s.small_depth = (int)(forward ? p->kron.c : p->kron.b);
+        *best = s;
+        *predicted_us = (double)element * (double)p->n * (double)(p->kron.a * p->kron.d) *
+                            (double)(p->kron.b + p->kron.c) / memory_rate / CHIP_MULTIPROCESSORS / clocks_a_us +
+                        2.0;
+        return;
+    }
     const int count = shapes_of(s.run, &shapes);
     for (int x = 0; x < count; x++)
         for (int k = 0; k < 4; k++)
@@ -245,7 +298,7 @@ void sp_kron_plan(const struct sp_kron_problem *p, struct sp_kron_spec *best, do
                     s.keep_left = s.keep_right = 0;
                     if (keep)
                         keep_weights(p, &s);
-                    if (!fits(&s))
+                    if (!fits(&s) || !has_registers(&s))
                         continue;
                     /* Two stages leave no copy under way while a tile is stored; four hide more. */
                     double us = predict(p, &s) * (stages == 2 ? 1.15 : stages == 3 ? 1.0 : 0.995);

@@ -1,5 +1,5 @@
 /* How a Kronecker-sparse factor is multiplied on a GPU: the numbers that decide a kernel's text
- * (templates/kron_sm80.cuh says what each does), and how a launch is cut into blocks. */
+ * (templates/kron_sm80.cuh or kron_small.cuh says what each does), and how a launch is cut into blocks. */
 #ifndef SP_KRON_PLAN_H
 #define SP_KRON_PLAN_H
 
@@ -15,6 +15,8 @@ struct sp_kron_spec {
     enum splat_arch arch;   /* SM80 or SM90A */
     enum splat_dtype dtype; /* of weights and activations */
     int tf32;
+    int small_rows,
+        small_depth; /* outputs and inputs of a matrix for kron_small.cuh, which takes nothing below; or 0 */
     int run;
     enum sp_kron_along left, right;
     int out_run, out_float, bias_rows;
@@ -39,6 +41,8 @@ struct sp_kron_sizes {
     int64_t runs;   /* of each block */
     int moves_rows; /* 1: the activations are the left operand: thread blocks go along rows; 0: along columns */
 };
+
+enum { SP_KRON_SMALL_THREADS = 256 };
 
 /* The launch: thread blocks along each axis, and parts of the depth. */
 struct sp_kron_grid {

@@ -8,6 +8,7 @@
 #include "common/error.h"
 
 extern const char sp_file_kron_sm80_begin[], sp_file_kron_sm80_end[];
+extern const char sp_file_kron_small_begin[], sp_file_kron_small_end[];
 extern const char sp_file_kron_sum_begin[], sp_file_kron_sum_end[];
 extern const char sp_file_kron_args_begin[], sp_file_kron_args_end[];
 extern const char sp_file_ptx_kron_begin[], sp_file_ptx_kron_end[];
@@ -111,8 +112,24 @@ static enum splat_status finish(enum splat_status status, struct sp_strbuf *para
     return status;
 }
 
+static enum splat_status make_small(const struct sp_kron_spec *spec, struct sp_source *source)
+{
+    struct sp_source made = {
+        .text = SP_STRBUF_INIT, .entry = "splat_kron_small", .threads = SP_KRON_SMALL_THREADS, .blocks_per_sm = 2};
+    struct sp_strbuf params = SP_STRBUF_INIT;
+    write_element(spec->dtype, &params);
+    sp_strbuf_printf(&params, "constexpr int ROWS = %d;\n", spec->small_rows);
+    sp_strbuf_printf(&params, "constexpr int DEPTH = %d;\n", spec->small_depth);
+    sp_strbuf_printf(&params, "constexpr bool MATRICES = %s;\n", truth(spec->run > 1));
+    sp_strbuf_puts(&made.text, "// splat: products of a Kronecker-sparse layer of small matrices, generated.\n\n");
+    enum splat_status status = splice(sp_file_kron_small_begin, sp_file_kron_small_end, &params, &made.text);
+    return finish(status, &params, &made, source);
+}
+
 enum splat_status sp_kron_source_make(const struct sp_kron_spec *spec, struct sp_source *source)
 {
+    if (spec->small_rows)
+        return make_small(spec, source);
     struct sp_source made = {
         .text = SP_STRBUF_INIT,
         .entry = "splat_kron",

@@ -222,7 +222,10 @@ static int operand_vector(const struct sp_kron *k, const struct sp_kron_spec *sp
 static int out_vector(const struct sp_kron *k, const struct sp_kron_spec *spec, const struct sp_kron_args *args)
 {
     const int bytes = spec->out_float || spec->dtype == SPLAT_FP32 ? 4 : 2;
-    const int unit = spec->out_run ? spec->run : bytes == 2 && spec->col_tiles % 4 == 0 ? 8 : 2;
+    const int unit = spec->small_rows                         ? 16 / bytes
+                     : spec->out_run                          ? spec->run
+                     : bytes == 2 && spec->col_tiles % 4 == 0 ? 8
+                                                              : 2;
     const struct extent axes[] = {{args->out_block, k->a},
                                   {args->out_matrix, spec->out_run ? 1 : k->d},
                                   {args->out_row, args->rows},
@@ -311,6 +314,10 @@ static enum splat_status gpu_step(const splat_layer *layer, const struct sp_laye
     args.left_vector = operand_vector(k, &kernel->spec, kernel->spec.left, &args.left, sizes.rows, sizes.depth);
     args.right_vector = operand_vector(k, &kernel->spec, kernel->spec.right, &args.right, sizes.cols, sizes.depth);
     args.out_vector = out_vector(k, &kernel->spec, &args);
+    if (kernel->spec.small_rows) {
+        const int width = kernel->spec.dtype == SPLAT_FP32 ? 4 : 8;
+        args.runs = (int)(kernel->spec.run > 1 ? k->a * k->d / width : k->a * k->d);
+    }
     enum splat_status status = launch(layer, kernel, grid.blocks, &args, stream);
     if (status != SPLAT_OK || !gradient || in_place)
         return status;

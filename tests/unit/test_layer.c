@@ -438,6 +438,10 @@ static void every_shape_has_tiles(void **state)
             int64_t limit = p.arch == SPLAT_ARCH_SM80 ? 163 * 1024 : 227 * 1024;
             int runs = p.layout == SPLAT_BATCH_FIRST && p.kron.d > 1;
             assert_true(us > 0);
+            if (s.small_rows) {
+                assert_true(p.kron.b * p.kron.c <= 16 && (s.run == 1 || p.kron.d % s.run == 0) && grid.blocks > 0);
+                continue;
+            }
             assert_true(sp_kron_shared_bytes(&s) * s.blocks_per_sm <= limit);
             assert_int_equal(s.out_run, runs && p.pass != SP_KRON_WEIGHT_GRADIENT);
             assert_true(runs ? s.run > 1 && sizes.runs * s.run >= p.kron.d : s.run == 1);
