@@ -293,6 +293,59 @@ static enum splat_status on_a_small_gpu(struct findings *findings)
     return status;
 }
 
+/* A layer of two factors, there and back. On the GPU nothing is computed: the stand-in launches nothing. */
+static enum splat_status compile_and_run_layer(enum splat_device device, struct findings *findings)
+{
+    splat_context *context = NULL;
+    splat_mask *masks[2] = {NULL};
+    splat_layer *layer = NULL;
+    splat_layer_options options;
+    splat_layer_options_init(&options);
+    options.device = device;
+    options.dtype = SPLAT_FP32;
+    options.gradients = 1;
+    enum splat_status status = context_in(box, SPLAT_CACHE_ON, &context);
+    TRY(splat_mask_from_expression("kron(2, 3, 4, 1)", 6, 8, SPLAT_ALIGN_BOTTOM_RIGHT, &masks[0]));
+    TRY(splat_mask_from_expression("kron(1, 2, 2, 3)", 6, 6, SPLAT_ALIGN_BOTTOM_RIGHT, &masks[1]));
+    TRY(splat_layer_compile(context, (const splat_mask *const *)masks, 2, &options, &layer));
+    static float x[5 * 8], y[5 * 6], dx[5 * 8], gradients[2][24], weights[2][24];
+    static _Alignas(256) unsigned char workspace[1 << 16];
+    const void *weight_pointers[] = {weights[0], weights[1]};
+    void *gradient_pointers[] = {gradients[0], gradients[1]};
+    for (int k = 0; k < 48; k++)
+        weights[k / 24][k % 24] = (float)(k % 7);
+    for (int k = 0; k < 40; k++)
+        x[k] = (float)(k % 5);
+    splat_layer_args args;
+    splat_layer_args_init(&args);
+    args.n = 5;
+    args.x = x, args.y = y, args.dy = y, args.dx = dx;
+    args.weights = weight_pointers, args.weight_gradients = gradient_pointers;
+    args.workspace = workspace, args.workspace_bytes = sizeof workspace;
+    TRY(splat_layer_forward(layer, &args, NULL));
+    TRY(splat_layer_backward(layer, &args, NULL));
+    if (status == SPLAT_OK && device == SPLAT_DEVICE_CPU) {
+        add(findings, y, sizeof y);
+        add(findings, dx, sizeof dx);
+        add(findings, gradients, sizeof gradients);
+    }
+    splat_layer_destroy(layer);
+    splat_mask_destroy(masks[0]);
+    splat_mask_destroy(masks[1]);
+    splat_context_destroy(context);
+    return status;
+}
+
+static enum splat_status layer_on_the_cpu(struct findings *findings)
+{
+    return compile_and_run_layer(SPLAT_DEVICE_CPU, findings);
+}
+
+static enum splat_status layer_on_the_gpu(struct findings *findings)
+{
+    return compile_and_run_layer(SPLAT_DEVICE_GPU, findings);
+}
+
 static enum splat_status ahead_of_time(struct findings *findings)
 {
     splat_context *context = NULL;
@@ -445,6 +498,13 @@ static void ahead_of_time_without_memory(void **state)
     attack("ahead of time", ahead_of_time, 0);
 }
 
+static void layers_without_memory(void **state)
+{
+    box = *state;
+    attack("a layer on the CPU", layer_on_the_cpu, 1);
+    attack("a layer on the GPU", layer_on_the_gpu, 0);
+}
+
 int main(void)
 {
     unsetenv("SPLAT_CACHE");
@@ -464,6 +524,7 @@ int main(void)
         TEST(gpu_without_memory),         TEST(gpu_from_the_cache_without_memory),
         TEST(operators_without_memory),
         TEST(small_gpu_without_memory),   TEST(ahead_of_time_without_memory),
+        TEST(layers_without_memory),
     };
     return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
 }
