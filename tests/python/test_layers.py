@@ -1,5 +1,10 @@
 """Kronecker-sparse layers on NumPy arrays and PyTorch tensors (CPU engine), against dense matrices."""
 
+import os
+import pathlib
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -138,3 +143,12 @@ def test_torch_strides_shapes_and_dtypes():
         splat.torch.kron_linear(x.double(), [w], [factor])
     with pytest.raises(ValueError, match="at least one sample"):
         splat.torch.kron_linear(x[:0], [w], [factor])
+
+
+def test_example():
+    pytest.importorskip("torch")
+    root = pathlib.Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, root / "examples" / "kron_layer.py", "--small"], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(root / "python")}, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.rsplit(None, 1)[1]) < 1e-3
