@@ -183,8 +183,10 @@ static const struct shape shapes_run1[] = {{2, 4, 2, 4, 2}, {4, 2, 2, 4, 2}, {1,
                                            {8, 1, 2, 4, 2}, {4, 2, 1, 4, 2}, {2, 4, 1, 4, 2}};
 
 /* Runs with 128 sums leave no registers for both operands' runs, nor for rounding to tf32. */
-static int has_registers(const struct sp_kron_spec *s)
+static int has_registers(const struct sp_kron_problem *p, const struct sp_kron_spec *s)
 {
+    if (p->modest && s->run * s->row_tiles * s->col_tiles > 16)
+        return 0;
     return s->run == 1 || s->run * s->row_tiles * s->col_tiles <= 16 || (!s->out_float && !s->tf32);
 }
 
@@ -298,7 +300,7 @@ void sp_kron_plan(const struct sp_kron_problem *p, struct sp_kron_spec *best, do
                     s.keep_left = s.keep_right = 0;
                     if (keep)
                         keep_weights(p, &s);
-                    if (!fits(&s) || !has_registers(&s))
+                    if (!fits(&s) || !has_registers(p, &s))
                         continue;
                     /* Two stages leave no copy under way while a tile is stored; four hide more. */
                     double us = predict(p, &s) * (stages == 2 ? 1.15 : stages == 3 ? 1.0 : 0.995);

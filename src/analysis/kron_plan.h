@@ -32,7 +32,8 @@ struct sp_kron_problem {
     enum splat_dtype dtype;
     int tf32;
     enum splat_arch arch;
-    int64_t n; /* expected */
+    int64_t n;  /* expected */
+    int modest; /* 1: only tiles that leave registers to spare */
 };
 
 /* The product of one matrix: rows x depth by cols x depth. Which of the two operands the weights are, if any. */

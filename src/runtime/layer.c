@@ -91,7 +91,8 @@ static enum splat_status match_masks(splat_layer *layer, const splat_mask *const
 struct sp_kron_problem sp_layer_problem(const splat_layer *layer, int factor, enum sp_kron_pass pass)
 {
     const splat_layer_options *o = &layer->options;
-    return (struct sp_kron_problem){layer->factors[factor].kron, pass, o->layout, o->dtype, o->tf32, o->arch, o->n};
+    return (struct sp_kron_problem){
+        layer->factors[factor].kron, pass, o->layout, o->dtype, o->tf32, o->arch, o->n, 0};
 }
 
 /* ---- The GPU ---- */
@@ -136,17 +137,24 @@ static enum splat_status load_pass(splat_context *context, splat_layer *layer, s
                                    enum sp_kron_pass pass)
 {
     struct sp_layer_factor *f = &layer->factors[factor];
-    const struct sp_kron_problem problem = sp_layer_problem(layer, factor, pass);
-    struct sp_source source;
-    double us;
-    sp_kron_plan(&problem, &f->kernels[pass].spec, &us);
-    if (pass == SP_KRON_FORWARD)
-        f->predicted_us = us;
-    enum splat_status status = sp_kron_source_make(&f->kernels[pass].spec, &source);
-    if (status != SPLAT_OK)
-        return status;
-    status = load_source(context, layer, device, &source, &f->kernels[pass]);
-    sp_source_free(&source);
+    struct sp_kron_problem problem = sp_layer_problem(layer, factor, pass);
+    enum splat_status status = SPLAT_COMPILE;
+    /* A compiler may not find registers for the largest tiles, and a kernel that spills is refused: then smaller
+     * ones. */
+    for (problem.modest = 0; problem.modest < 2 && status == SPLAT_COMPILE; problem.modest++) {
+        struct sp_source source;
+        double us;
+        sp_kron_plan(&problem, &f->kernels[pass].spec, &us);
+        if (pass == SP_KRON_FORWARD)
+            f->predicted_us = us;
+        status = sp_kron_source_make(&f->kernels[pass].spec, &source);
+        if (status != SPLAT_OK)
+            return status;
+        status = load_source(context, layer, device, &source, &f->kernels[pass]);
+        sp_source_free(&source);
+        if (status == SPLAT_COMPILE && !problem.modest)
+            sp_log_message(&context->log, SPLAT_LOG_WARNING, "smaller tiles are taken, for %s", splat_last_error());
+    }
     return status;
 }
 

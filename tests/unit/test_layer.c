@@ -427,6 +427,7 @@ static void every_shape_has_tiles(void **state)
                 type == 3,
                 at / 168 ? SPLAT_ARCH_SM80 : SPLAT_ARCH_SM90A,
                 batches[at % 7],
+                (int)(at / 7 % 2),
             };
             struct sp_kron_spec s = {0};
             struct sp_kron_grid grid;

@@ -30,6 +30,7 @@ static struct sp_kron_spec spec_of(int64_t n, int64_t *shape)
         type == 3,
         n / 24 % 2 ? SPLAT_ARCH_SM80 : SPLAT_ARCH_SM90A,
         batches[n / 48],
+        0,
     };
     struct sp_kron_spec s;
     memset(&s, 0, sizeof s);
