@@ -110,9 +110,10 @@ enum splat_status sp_kron_match(const splat_acsr *acsr, struct sp_kron *kron)
         k.d = next_of_column_0(acsr);
         k.d = k.d == acsr->q_len ? 1 : k.d;
     }
-    k.a = acsr->kv_len / (k.c * k.d);
-    k.b = k.a ? acsr->q_len / (k.a * k.d) : 0;
-    if (k.a * k.b * k.d != acsr->q_len || k.a * k.c * k.d != acsr->kv_len)
+    const int64_t columns = k.c * k.d; /* of a block */
+    k.a = columns > 0 ? acsr->kv_len / columns : 0;
+    k.b = k.a > 0 ? acsr->q_len / (k.a * k.d) : 0;
+    if (k.b * k.d == 0 || k.a * k.b * k.d != acsr->q_len || k.a * k.c * k.d != acsr->kv_len)
         return sp_fail(SPLAT_UNSUPPORTED,
                        "the mask is not Kronecker-sparse: row 0 allows %s, which gives c = %lld and d = %lld, and "
                        "%lld x %lld is not a*b*d x a*c*d for any a and b",

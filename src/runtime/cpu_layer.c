@@ -125,7 +125,7 @@ enum splat_status sp_cpu_layer_step(const splat_layer *layer, const struct sp_la
     int failed = 0;
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
-        float *scratch = malloc(bytes);
+        float *scratch = calloc(1, bytes);
         failed = !scratch;
 #pragma omp for schedule(static)
         for (int64_t item = 0; item < items; item++) {
