@@ -35,7 +35,7 @@ struct stand_in {
     int capturing; /* a stream of the thread captures */
 };
 
-enum spoil { SOUND, NO_COMPILE, NO_ENTRY, OTHER_CHIP, TRUNCATED, NOT_ELF, EMPTY, SPILLS, SERIALISED, SILENT };
+enum spoil { SOUND, NO_COMPILE, NO_ENTRY, OTHER_CHIP, TRUNCATED, NOT_ELF, EMPTY, SPILLS, SERIALISED, SILENT, SPILLS_ONCE };
 
 /* Counts a call; the result that it is to return, 0 unless it is the one that fails. */
 static inline int stand_in_call(struct stand_in *control)

@@ -84,7 +84,9 @@ int nvrtcDestroyProgram(program *gone)
 
 static int write_log(program from, const char *entry)
 {
-    const int spill = stand_in.spoil == SPILLS ? 16 : 0;
+    const int spill = stand_in.spoil == SPILLS || stand_in.spoil == SPILLS_ONCE ? 16 : 0;
+    if (stand_in.spoil == SPILLS_ONCE)
+        stand_in.spoil = SOUND;
     char text[600];
     if (stand_in.spoil == SILENT)
         text[0] = 0;

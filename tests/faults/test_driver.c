@@ -142,6 +142,96 @@ static void every_call_of_nvrtc_may_fail(void **state)
     OK(use_gpu(box, SPLAT_CACHE_OFF));
 }
 
+/* ---- Layers ---- */
+
+static char last_warning[512];
+
+static void keep_warning(enum splat_log_level level, const char *message, void *user)
+{
+    (void)user;
+    if (level == SPLAT_LOG_WARNING)
+        snprintf(last_warning, sizeof last_warning, "%s", message);
+}
+
+static enum splat_status use_layer(int gradients)
+{
+    splat_context_options context_options;
+    splat_context_options_init(&context_options);
+    context_options.cache_mode = SPLAT_CACHE_OFF;
+    context_options.log = keep_warning;
+    splat_context *context = NULL;
+    splat_layer *layer = NULL;
+    splat_mask *mask = mask_of("kron(1, 48, 16, 8)", 384, 128, SPLAT_ALIGN_BOTTOM_RIGHT);
+    splat_layer_options options;
+    splat_layer_options_init(&options);
+    options.device = SPLAT_DEVICE_GPU;
+    options.n = 25088;
+    options.gradients = gradients;
+    OK(splat_context_create(&context_options, &context));
+    enum splat_status status = splat_layer_compile(context, (const splat_mask *const *)&mask, 1, &options, &layer);
+    if (status == SPLAT_OK) {
+        static _Alignas(16) uint16_t x[3 * 128], y[3 * 384], weights[48 * 16 * 8], dx[3 * 128], dw[48 * 16 * 8];
+        static _Alignas(256) unsigned char workspace[1 << 20];
+        const void *weight_pointer = weights;
+        void *gradient_pointer = dw;
+        splat_layer_args args;
+        splat_layer_args_init(&args);
+        args.n = 3;
+        args.weights = &weight_pointer, args.weight_gradients = &gradient_pointer;
+        args.x = x, args.y = y, args.dy = y, args.dx = dx;
+        args.workspace = workspace, args.workspace_bytes = sizeof workspace;
+        assert_int_equal(splat_layer_device(layer), SPLAT_DEVICE_GPU);
+        status = splat_layer_forward(layer, &args, NULL);
+        if (status == SPLAT_OK && gradients)
+            status = splat_layer_backward(layer, &args, NULL);
+    }
+    splat_layer_destroy(layer);
+    splat_context_destroy(context);
+    splat_mask_destroy(mask);
+    return status;
+}
+
+static void every_call_of_the_driver_may_fail_under_a_layer(void **state)
+{
+    (void)state;
+    forget_context();
+    OK(use_layer(1));
+    const int count = cuda->calls;
+    assert_int_equal(cuda->launches, 4); /* forward; both gradients, one of them in parts and their sum */
+    assert_int_equal(cuda->live, 0);
+    int failures = 0;
+    for (int n = 1; n <= count; n++) {
+        forget_context();
+        cuda->fail_at = n;
+        cuda->result = 700;
+        enum splat_status status = use_layer(1);
+        failures += status != SPLAT_OK;
+        if (status != SPLAT_OK && status != SPLAT_CUDA)
+            FAIL("call %d of %d of the driver fails: %s: %s", n, count, splat_status_name(status),
+                 splat_last_error());
+        if (cuda->live != 0 && status != SPLAT_OK && strstr(splat_last_error(), "cuCtxPush") == NULL)
+            FAIL("call %d of %d of the driver fails: %d modules are left", n, count, cuda->live);
+    }
+    cuda->fail_at = 0;
+    /* Giving modules back tells nobody: the push and pop of the context, and four unloads. */
+    if (count - failures > 6)
+        FAIL("%d of %d failures of the driver's calls went unnoticed", count - failures, count);
+    OK(use_layer(1));
+}
+
+static void a_layer_that_spills_takes_smaller_tiles(void **state)
+{
+    (void)state;
+    nvrtc->spoil = SPILLS_ONCE;
+    last_warning[0] = 0;
+    OK(use_layer(0));
+    if (!strstr(last_warning, "smaller tiles are taken") || !strstr(last_warning, "local memory"))
+        FAIL("the warning is \"%s\"", last_warning);
+    nvrtc->spoil = SPILLS;
+    REFUSED(use_layer(0), SPLAT_COMPILE, "local memory");
+    assert_true(cuda->live == 0 && nvrtc->live == 0);
+}
+
 /* What comes from the compiler is neither loaded nor stored when it must not be used. */
 static void bad_images_of_the_compiler_are_refused(void **state)
 {
@@ -598,6 +688,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(every_call_of_the_driver_may_fail),
         TEST(every_call_of_nvrtc_may_fail),
+        TEST(every_call_of_the_driver_may_fail_under_a_layer),
+        TEST(a_layer_that_spills_takes_smaller_tiles),
         TEST(bad_images_of_the_compiler_are_refused),
         TEST(bad_images_of_the_cache_are_compiled_anew),
         TEST(wrong_kernels_are_neither_used_nor_stored),
