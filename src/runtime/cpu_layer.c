@@ -111,35 +111,47 @@ static void gradient_block(const struct work *w, int64_t i, int64_t j, float *dy
             store(w->dtype, w->step->weights, ((i * k->b + r) * k->d + j) * k->c + l, sums[r * k->c + l]);
 }
 
+/* Floats of a thread: two arrays of samples, and a row of weights or a matrix of sums. */
+struct share {
+    int64_t rows, columns, extra;
+};
+
+static int run_items(const struct work *w, int team, const struct share *share, int64_t items, int64_t inner)
+{
+    const size_t floats = (size_t)(share->rows + share->columns + share->extra);
+    int failed = 0;
+#pragma omp parallel num_threads(team) reduction(| : failed)
+    {
+        float *scratch = calloc(floats, sizeof *scratch);
+        failed = !scratch;
+#pragma omp for schedule(static)
+        for (int64_t item = 0; item < items; item++) {
+            const int64_t i = item / inner, at = item % inner;
+            if (!scratch)
+                continue;
+            float *of_rows = scratch, *of_columns = scratch + share->rows, *extra = of_columns + share->columns;
+            if (w->step->pass == SP_KRON_WEIGHT_GRADIENT)
+                gradient_block(w, i, at, of_rows, of_columns, extra);
+            else if (w->step->pass == SP_KRON_FORWARD)
+                multiply_block(w, i, at * SAMPLES, of_columns, of_rows, extra);
+            else
+                multiply_block(w, i, at * SAMPLES, of_rows, of_columns, extra);
+        }
+        free(scratch);
+    }
+    return failed;
+}
+
 enum splat_status sp_cpu_layer_step(const splat_layer *layer, const struct sp_layer_step *step)
 {
     const struct sp_kron k = layer->factors[step->factor].kron;
     const struct work w = {step, k, layer->options.dtype, layer->options.layout == SPLAT_BATCH_FIRST};
     const int gradient = step->pass == SP_KRON_WEIGHT_GRADIENT;
-    const int threads = layer->threads ? layer->threads : omp_get_max_threads();
-    /* Scratch of a thread: two arrays of samples, and a row of weights or a matrix of sums. */
-    const int64_t rows = (gradient ? k.b : k.b * k.d) * SAMPLES, columns = (gradient ? k.c : k.c * k.d) * SAMPLES;
-    const int64_t extra = gradient ? k.b * k.c : k.c;
-    const size_t bytes = (size_t)(rows + columns + extra) * sizeof(float);
-    const int64_t inner = gradient ? k.d : (step->n + SAMPLES - 1) / SAMPLES, items = k.a * inner;
-    int failed = 0;
-#pragma omp parallel num_threads(threads) reduction(| : failed)
-    {
-        float *scratch = calloc(1, bytes);
-        failed = !scratch;
-#pragma omp for schedule(static)
-        for (int64_t item = 0; item < items; item++) {
-            if (!scratch)
-                continue;
-            const int64_t i = item / inner, at = item % inner;
-            if (gradient)
-                gradient_block(&w, i, at, scratch, scratch + rows, scratch + rows + columns);
-            else if (step->pass == SP_KRON_FORWARD)
-                multiply_block(&w, i, at * SAMPLES, scratch + rows, scratch, scratch + rows + columns);
-            else
-                multiply_block(&w, i, at * SAMPLES, scratch, scratch + rows, scratch + rows + columns);
-        }
-        free(scratch);
-    }
-    return failed ? sp_no_memory("a thread's share of a layer", bytes) : SPLAT_OK;
+    const struct share share = {(gradient ? k.b : k.b * k.d) * SAMPLES, (gradient ? k.c : k.c * k.d) * SAMPLES,
+                                gradient ? k.b * k.c : k.c};
+    const int64_t inner = gradient ? k.d : (step->n + SAMPLES - 1) / SAMPLES;
+    if (run_items(&w, layer->threads ? layer->threads : omp_get_max_threads(), &share, k.a * inner, inner))
+        return sp_no_memory("a thread's share of a layer",
+                            (size_t)(share.rows + share.columns + share.extra) * sizeof(float));
+    return SPLAT_OK;
 }
