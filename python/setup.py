@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def version():
     header = (ROOT / "include" / "splat.h").read_text()
-    return re.search(r'#define SPLAT_VERSION "(.*)"', header)[1]
+    return re.search(r'#define SPLAT_VERSION +"(.*)"', header)[1]
 
 
 def make_library(folder):

@@ -21,6 +21,8 @@ enum { MOST_MASKS = 8 };
 
 static inline int cpu_kernel(const struct kernel_numbers *numbers, const void *launch_args)
 {
+    if (!numbers->head_dim)
+        return 0; /* a layer's kernel: it computes nothing here */
     const struct sp_launch_args *a = launch_args;
     struct sp_view views[2] = {view_of(&a->column_views[0], a->kv_len), {0}};
     if (a->column_views[1].n0)

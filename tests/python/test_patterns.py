@@ -236,8 +236,9 @@ def test_repr_and_explain():
 
 
 def test_cuda_source():
-    source = splat.causal(q_len=512).cuda_source(head_dim=64, arch="sm_80")
-    assert "__global__" in source and source == splat.causal(q_len=2048).cuda_source(head_dim=64, arch="sm_80")
+    busy = {"head_dim": 64, "heads": 512, "arch": "sm_80"}  # so many heads that no row tile is split
+    source = splat.causal(q_len=512).cuda_source(**busy)
+    assert "__global__" in source and source == splat.causal(q_len=2048).cuda_source(**busy)
     with pytest.raises(ValueError, match="arch is 'sm_70'"):
         splat.causal(q_len=512).cuda_source(arch="sm_70")
     with pytest.raises(ValueError, match="head_dim is 7"):
