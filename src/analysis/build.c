@@ -239,12 +239,12 @@ static enum splat_status add_row_tile(struct sp_builder *b, const struct sp_buil
     return SPLAT_OK;
 }
 
-static int longest_first(const void *x, const void *y)
+int sp_row_tile_order(const void *x, const void *y)
 {
     const struct sp_row_tile *a = x, *b = y;
     if (a->tiles != b->tiles)
         return a->tiles < b->tiles ? 1 : -1;
-    return (a->tile > b->tile) - (a->tile < b->tile);
+    return a->tile != b->tile ? (a->tile > b->tile) - (a->tile < b->tile) : a->slot - b->slot;
 }
 
 enum splat_status sp_builder_add_pass(struct sp_builder *b, const struct sp_view *rows,
@@ -259,7 +259,7 @@ enum splat_status sp_builder_add_pass(struct sp_builder *b, const struct sp_view
         sp_builder_fail(b, add_row_tile(b, parts, part_count, position, count, keep_empty));
     }
     if (b->status == SPLAT_OK)
-        qsort(b->row_tiles + first, (size_t)(b->row_tile_count - first), sizeof *b->row_tiles, longest_first);
+        qsort(b->row_tiles + first, (size_t)(b->row_tile_count - first), sizeof *b->row_tiles, sp_row_tile_order);
     return b->status;
 }
 

@@ -52,6 +52,9 @@ enum splat_status sp_builder_init(struct sp_builder *builder, int64_t tile_rows,
 enum splat_status sp_builder_add_pass(struct sp_builder *builder, const struct sp_view *rows,
                                       const struct sp_builder_part *parts, int part_count, bool keep_empty);
 
+/* The order of row tiles in a launch, for qsort: longest first, ties by number, then by slot. */
+int sp_row_tile_order(const void *x, const void *y);
+
 /* Moves the tables into the plan. */
 void sp_builder_finish(struct sp_builder *builder, struct splat_plan *plan);
 void sp_builder_free(struct sp_builder *builder);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analysis/build.h"
 #include "analysis/deal.h"
 #include "analysis/ints.h"
 #include "analysis/tune.h"
@@ -142,14 +143,6 @@ static void append_part(struct rewritten *out, const struct splat_plan *plan, co
     part->segment_count = (int32_t)(out->segment_count - part->segment);
 }
 
-static int longest_first(const void *x, const void *y)
-{
-    const struct sp_row_tile *a = x, *b = y;
-    if (a->tiles != b->tiles)
-        return a->tiles < b->tiles ? 1 : -1;
-    return a->tile != b->tile ? (a->tile > b->tile) - (a->tile < b->tile) : a->slot - b->slot;
-}
-
 static void rewrite_pass(struct rewritten *out, struct splat_plan *plan, struct sp_pass *pass, int64_t limit)
 {
     const int64_t first = out->row_tile_count;
@@ -165,7 +158,7 @@ static void rewrite_pass(struct rewritten *out, struct splat_plan *plan, struct 
     }
     pass->first_row_tile = (int32_t)first;
     pass->row_tile_count = (int32_t)(out->row_tile_count - first);
-    qsort(out->row_tiles + first, (size_t)pass->row_tile_count, sizeof *out->row_tiles, longest_first);
+    qsort(out->row_tiles + first, (size_t)pass->row_tile_count, sizeof *out->row_tiles, sp_row_tile_order);
     plan->slot_count = slot > plan->slot_count ? slot : plan->slot_count;
 }
 
