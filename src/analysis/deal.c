@@ -32,6 +32,14 @@ static void sink_top(struct slot *heap, int count)
     }
 }
 
+static double share_ns(const float *ns, int64_t count, int slots)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < count; k++)
+        sum += ns[k];
+    return sum / slots;
+}
+
 enum splat_status sp_deal(const float *ns, int64_t count, int slots, int32_t *owner, double *end_ns)
 {
     struct slot *heap = malloc((size_t)slots * sizeof *heap);
@@ -39,15 +47,19 @@ enum splat_status sp_deal(const float *ns, int64_t count, int slots, int32_t *ow
         return sp_no_memory("a schedule", (size_t)slots * sizeof *heap);
     for (int32_t s = 0; s < slots; s++)
         heap[s] = (struct slot){0, s};
+    const double long_ns = share_ns(ns, count, slots) / 4;
     *end_ns = 0;
-    for (int64_t k = 0; k < count; k++) {
-        heap[0].free_ns += ns[k];
-        if (heap[0].free_ns > *end_ns)
-            *end_ns = heap[0].free_ns;
-        if (owner)
-            owner[k] = heap[0].number;
-        sink_top(heap, slots);
-    }
+    for (int turn = 0; turn < 2; turn++)
+        for (int64_t k = 0; k < count; k++) {
+            if ((ns[k] > long_ns) != (turn == 0))
+                continue;
+            heap[0].free_ns += ns[k];
+            if (heap[0].free_ns > *end_ns)
+                *end_ns = heap[0].free_ns;
+            if (owner)
+                owner[k] = heap[0].number;
+            sink_top(heap, slots);
+        }
     free(heap);
     return SPLAT_OK;
 }
