@@ -35,7 +35,6 @@
 constexpr int GROUPS = TILE_ROWS / 64;      // consumer warpgroups
 constexpr int CONSUMERS = 128 * GROUPS;     // threads
 constexpr int THREADS = CONSUMERS + 128;    // and the producer
-constexpr int STAGES = 2;                   // of k, and of v
 constexpr int ROW_BLOCKS = 1;               // blocks of 16 rows a warp
 constexpr int COL_BLOCKS = TILE_COLS / 8;
 constexpr int DIM_STEPS = (HEAD_DIM + 15) / 16;
@@ -48,7 +47,7 @@ constexpr int K_BYTES = HEAD_PANELS * TILE_COLS * 128;
 constexpr int V_BYTES = VALUE_PANELS * TILE_COLS * 128;
 constexpr bool TURNS = GROUPS > 1 && VALUE_DIM <= 128;
 constexpr bool CHAINED = Q_STAGES > 1 && GROUPS < 3; // registers hold an item's results and the next one's first scores
-constexpr bool FETCH_TOGETHER = VALUE_DIM + TILE_COLS <= 192; // registers hold all that a thread merges with
+constexpr bool FETCH_TOGETHER = VALUE_DIM + TILE_COLS <= 192 && BLOCKS_PER_SM < 3; // registers hold all it merges with
 constexpr int VIEWS = LATTICE ? 2 : 1;      // of the columns
 constexpr int LENGTHS = LATTICE ? 2 : 1;    // of a view's zones: whole grid rows, and one more
 constexpr int CHECKERS = 3;                 // warps that look through v
@@ -118,10 +117,10 @@ constexpr int TILE_RECORD_OFFSET = MASK_OFFSET + 2 * STAGES * MASK_BYTES;
 constexpr int ITEM_RECORD_OFFSET = TILE_RECORD_OFFSET + 2 * STAGES * 16;
 constexpr int LATER_OFFSET = ITEM_RECORD_OFFSET + ITEM_RECORDS * ITEM_RECORD_BYTES; // LATER_SLOTS rounds, then the first careful item
 constexpr int BARRIER_OFFSET = LATER_OFFSET + 4 * LATER_SLOTS + 8;
-constexpr int FLAG_OFFSET = BARRIER_OFFSET + 8 * 16;
-constexpr int LAYOUT_BYTES = FLAG_OFFSET + 4 * STAGES * CHECKERS + 1024;
+constexpr int FLAG_OFFSET = BARRIER_OFFSET + 8 * 24;
+constexpr int LAYOUT_BYTES = FLAG_OFFSET + 4 * 4 * CHECKERS + 1024;
 
-static_assert(BARRIERS <= 16, "room for the barriers");
+static_assert(BARRIERS <= 24 && STAGES <= 4, "room for the barriers and flags");
 static_assert(Q_STAGES == 1 || Q_STAGES == 2, "one or two items' q");
 static_assert(TILE_ROWS % 64 == 0 && GROUPS <= 3, "64 rows a consumer, at most three");
 static_assert(TILE_COLS % 32 == 0 && TILE_COLS <= 256, "a row of a bitmask is whole words");

@@ -69,7 +69,7 @@ static bool listed_before(const struct sp_tune_table *table, int k, bool *affine
         if (other->max_dim != row->max_dim || other->rows != row->rows || other->cols != row->cols)
             continue;
         before |= i < k;
-        *affine &= other->affine_only != 0;
+        *affine &= other->use == SP_USE_AFFINE;
     }
     return before;
 }
@@ -126,10 +126,10 @@ double sp_dim_factor(const struct sp_tune_row *row, const splat_options *options
 static enum splat_status gather_rows(struct sp_choice *c)
 {
     const splat_options *o = c->options;
-    int max_dim = served_dim(c);
+    const int max_dim = served_dim(c), other = c->set->fold > 1 ? SP_USE_UNFOLDED : SP_USE_FOLDED;
     for (int k = 0; k < c->table->row_count && c->row_count < ROWS_MAX; k++) {
         const struct sp_tune_row *row = &c->table->rows[k];
-        if (row->max_dim == max_dim && (o->tile_rows == 0 || o->tile_rows == row->rows) &&
+        if (row->max_dim == max_dim && row->use != other && (o->tile_rows == 0 || o->tile_rows == row->rows) &&
             (o->tile_cols == 0 || o->tile_cols == row->cols))
             c->rows[c->row_count++] = row;
     }
@@ -556,7 +556,7 @@ enum splat_status sp_choice_take(struct sp_choice *c, bool affine_rows, struct s
                                  const struct sp_layout **layout)
 {
     int best = 0;
-    while (best < c->shape_count && (c->shapes[best].barred || (!affine_rows && c->shapes[best].row->affine_only)))
+    while (best < c->shape_count && (c->shapes[best].barred || (!affine_rows && c->shapes[best].row->use == SP_USE_AFFINE)))
         best++;
     if (best == c->shape_count)
         return fail_without_shape(c, affine_rows);

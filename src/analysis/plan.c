@@ -192,7 +192,7 @@ static enum splat_status choose_and_build(const struct sp_mask_set *set, const s
     status = sp_choice_take(choice, true, plan, &layout);
     if (status == SPLAT_OK)
         status = build_passes(layout, plan);
-    if (status == SPLAT_OK && needs_more_than_bounds(plan) && table->rows[plan->tune_row].affine_only) {
+    if (status == SPLAT_OK && needs_more_than_bounds(plan) && table->rows[plan->tune_row].use == SP_USE_AFFINE) {
         drop_tiles(plan);
         status = sp_choice_take(choice, false, plan, &layout);
         if (status == SPLAT_OK)

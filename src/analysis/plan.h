@@ -169,13 +169,21 @@ enum sp_kernel_family {
     SP_FAMILY_HOPPER = 1    /* attention_sm90.cuh: wgmma, bulk tensor copies, persistent blocks; sm_90a */
 };
 
+/* What a row serves: its registers may do for some masks only (spec.h). */
+enum sp_row_use {
+    SP_USE_ANY = 0,
+    SP_USE_AFFINE = 1,   /* masks that need affine predicates only */
+    SP_USE_FOLDED = 2,   /* folded masks (fold.h) only */
+    SP_USE_UNFOLDED = 3, /* the others only */
+};
+
 /* A tile shape that kernels are built for, and what a tile of it costs on the chip. */
 struct sp_tune_row {
     int16_t family;            /* enum sp_kernel_family */
     int16_t max_dim;           /* serves head dims up to this: max(head_dim, value_dim) */
     int16_t rows, cols, warps; /* warps: of a block; a Hopper block has 4 for every 64 rows and 4 more */
     int16_t blocks_per_sm;
-    int16_t affine_only; /* 1: its registers do for affine predicates, not for all (spec.h) */
+    int16_t use;         /* enum sp_row_use */
     float full_ns;       /* one FULL tile of dimension max_dim on one block slot, all slots busy */
     float partial_ns;    /* extra for PARTIAL, affine predicate */
     float periodic_ns;   /* extra for PARTIAL, periodic predicate */

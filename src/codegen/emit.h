@@ -17,8 +17,12 @@ enum splat_status sp_emit_predicates(const struct sp_spec *spec, struct sp_strbu
 /* Appends the warpgroup products of a Hopper kernel: wgmma_scores_step and wgmma_values_step. */
 enum splat_status sp_emit_wgmma(const struct sp_spec *spec, struct sp_strbuf *out);
 
-/* Items of a Hopper kernel whose q is in shared memory at once: two, or one where that does not fit. */
-int sp_spec_q_stages(const struct sp_spec *spec);
+/* How much a Hopper kernel has in shared memory at once: items' q, and tiles' k and v. As much as fits, up to 2 and 3. */
+struct sp_stages {
+    int q, kv;
+};
+
+struct sp_stages sp_spec_stages(const struct sp_spec *spec);
 
 /* Files taken into the library when it is built (embed.c). [begin, end), not NUL-terminated. */
 #define SP_FILE(name) extern const char sp_file_##name##_begin[], sp_file_##name##_end[]

@@ -12,14 +12,21 @@
 
 /* ---- What fills the regions ---- */
 
-/* Registers of a thread. A block starts with 128, 168 or 128 a thread for one, two or three warpgroups that
- * multiply; what they get and what the producer keeps must not exceed that. Wide results want more. */
+/* Registers of a thread, of a warpgroup that multiplies and of the producer's: reallocated among a block's warpgroups, so
+ * that together they must not exceed the block's share of the 65536 of a multiprocessor. Wide results want more. */
 static void write_registers(const struct sp_spec *spec, struct sp_strbuf *out)
 {
-    static const int consumer[] = {0, 200, 224, 160}, producer[] = {0, 56, 56, 32};
-    int groups = spec->tile_rows / 64, wide = groups == 2 && spec->value_dim > 192;
-    sp_strbuf_printf(out, "constexpr int CONSUMER_REGISTERS = %d;\n", wide ? 232 : consumer[groups]);
-    sp_strbuf_printf(out, "constexpr int PRODUCER_REGISTERS = %d;\n", wide ? 40 : producer[groups]);
+    static const struct {
+        int groups, blocks, least_value_dim, consumer, producer;
+    } table[] = {
+        {1, 2, 8, 200, 56}, {1, 3, 8, 128, 32}, {2, 1, 200, 232, 40}, {2, 1, 8, 224, 56}, {3, 1, 8, 160, 32},
+    };
+    int k = 0;
+    while (table[k].groups != spec->tile_rows / 64 || table[k].blocks != spec->blocks_per_sm ||
+           table[k].least_value_dim > spec->value_dim)
+        k++;
+    sp_strbuf_printf(out, "constexpr int CONSUMER_REGISTERS = %d;\n", table[k].consumer);
+    sp_strbuf_printf(out, "constexpr int PRODUCER_REGISTERS = %d;\n", table[k].producer);
 }
 
 static enum splat_status write_params(const struct sp_spec *spec, struct sp_strbuf *out)
@@ -32,7 +39,9 @@ static enum splat_status write_params(const struct sp_spec *spec, struct sp_strb
     if (spec->family == SP_FAMILY_HOPPER) {
         write_registers(spec, out);
         sp_strbuf_printf(out, "constexpr int BLOCKS_PER_SM = %d;\n", (int)spec->blocks_per_sm);
-        sp_strbuf_printf(out, "constexpr int Q_STAGES = %d;\n", sp_spec_q_stages(spec));
+        const struct sp_stages stages = sp_spec_stages(spec);
+        sp_strbuf_printf(out, "constexpr int Q_STAGES = %d;\n", stages.q);
+        sp_strbuf_printf(out, "constexpr int STAGES = %d;\n", stages.kv);
     } else {
         sp_strbuf_printf(out, "constexpr int WARPS = %d;\n", (int)spec->warps);
         sp_strbuf_printf(out, "constexpr int BLOCKS_PER_SM = %d;\n", (int)spec->blocks_per_sm);

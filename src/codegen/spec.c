@@ -28,20 +28,24 @@ static int64_t mask_bytes(const struct sp_spec *spec)
     return words > predicate ? words : predicate;
 }
 
-/* The layout of attention_sm90.cuh: q of one or two items, two stages of k and of v, four tiles' masks
- * and records, items' records, what is left for later, barriers and flags, and what rounding up to 1024 may take.
- */
-static int64_t hopper_bytes(const struct sp_spec *spec, int q_stages)
+/* The layout of attention_sm90.cuh: q of one or two items, stages of k and of v, twice as many tiles' masks and records,
+ * items' records, what is left for later, barriers and flags, and what rounding up to 1024 may take. */
+static int64_t hopper_bytes(const struct sp_spec *spec, struct sp_stages stages)
 {
-    int64_t head = (spec->head_dim + 63) / 64 * 128, value = (spec->value_dim + 63) / 64 * 128;
-    return q_stages * spec->tile_rows * head + 2 * spec->tile_cols * (head + value) + 4 * mask_bytes(spec) +
-           4 * 16 + 4 * 48 + 4 * 8 + 8 + 8 * 16 + 4 * 2 * 3 + 1024;
+    int64_t head = (spec->head_dim + 63) / 64 * 128, value = (spec->value_dim + 63) / 64 * 128, kv = stages.kv;
+    return stages.q * spec->tile_rows * head + kv * spec->tile_cols * (head + value) + 2 * kv * (mask_bytes(spec) + 16) +
+           4 * 48 + 4 * 8 + 8 + 8 * 24 + 4 * 4 * 3 + 1024;
 }
 
-/* Blocks share what a multiprocessor has, each with a kilobyte that the system takes. */
-int sp_spec_q_stages(const struct sp_spec *spec)
+/* Blocks share what a multiprocessor has, each with a kilobyte that the system takes. Three warpgroups hide what a third
+ * stage would, and finding the stage of a tile costs them more. */
+struct sp_stages sp_spec_stages(const struct sp_spec *spec)
 {
-    return hopper_bytes(spec, 2) <= (shared_limit(spec->arch) + 1024) / spec->blocks_per_sm - 1024 ? 2 : 1;
+    static const struct sp_stages wanted[] = {{2, 3}, {2, 2}, {1, 2}};
+    int k = spec->tile_rows > 128;
+    while (k < 2 && hopper_bytes(spec, wanted[k]) > (shared_limit(spec->arch) + 1024) / spec->blocks_per_sm - 1024)
+        k++;
+    return wanted[k];
 }
 
 /* The layouts of sddmm_sm80.cuh and spmm_sm80.cuh. */
@@ -71,7 +75,7 @@ int64_t sp_spec_shared_bytes(const struct sp_spec *spec)
     if (spec->op != SPLAT_OP_ATTENTION)
         return sparse_bytes(spec);
     if (spec->family == SP_FAMILY_HOPPER)
-        return hopper_bytes(spec, sp_spec_q_stages(spec));
+        return hopper_bytes(spec, sp_spec_stages(spec));
     int64_t k_pitch = odd_chunks(2 * ((spec->head_dim + 15) / 16 * 16));
     int64_t v_pitch = odd_chunks(2 * spec->value_dim);
     int64_t q_pitch = k_pitch > v_pitch ? k_pitch : v_pitch;
@@ -113,6 +117,11 @@ static enum splat_status check_shape(const struct sp_spec *spec)
                 "tile %dx%d with %d warps; the Hopper kernel takes 64, 128 or 192 rows, a multiple of 32 columns "
                 "up to 256, and 4 warps for every 64 rows and 4 more",
                 rows, cols, warps);
+        if (spec->blocks_per_sm < (rows == 64 ? 2 : 1) || spec->blocks_per_sm > (rows == 64 ? 3 : 1))
+            return sp_fail(SPLAT_UNSUPPORTED,
+                           "blocks_per_sm is %d with %d rows; the Hopper kernel's registers are dealt for 2 or 3 blocks of "
+                           "64 rows, or one of more",
+                           (int)spec->blocks_per_sm, rows);
         return SPLAT_OK;
     }
     if (warps != 4 && warps != 8)

@@ -291,7 +291,7 @@ static std::vector<Kernel_case> all_cases()
                 continue; /* like those of sm_80 */
             const auto dtype = row % 2 ? SPLAT_FP16 : SPLAT_BF16;
             const int dim = row % 3 ? shape.max_dim : shape.max_dim - 24;
-            if (shape.affine_only)
+            if (shape.use == SP_USE_AFFINE)
                 cases.push_back({shape_name(arch, row, dim, "affine"), arch, row, dim, dtype, AFFINE, 1, nullptr});
             else
                 cases.push_back({shape_name(arch, row, dim, "all"), arch, row, dim, dtype, ALL, 1, nullptr});

@@ -348,10 +348,11 @@ static void every_tile_shape_compiles_with_all_predicates(void **state)
                 options_of((enum splat_dtype)((row + a) % 2), archs[a], table->rows[row].max_dim);
             options.tile_rows = table->rows[row].rows;
             options.tile_cols = table->rows[row].cols;
-            const int parts = table->rows[row].family == SP_FAMILY_HOPPER && !table->rows[row].affine_only;
+            const int affine = table->rows[row].use == SP_USE_AFFINE,
+                      parts = table->rows[row].family == SP_FAMILY_HOPPER && !affine;
             options.layout = parts ? 3 : 0;
             options.heads = parts ? 1 : options.heads;
-            build(*state, parts ? PARTS : table->rows[row].affine_only ? AFFINE : MIXED, &options);
+            build(*state, parts ? PARTS : affine ? AFFINE : MIXED, &options);
         }
     }
 }
