@@ -219,6 +219,22 @@ def low_scores(env):
     env.check("lse not wanted", env.compare, env.lib.expression("causal", n), allowed, q, k, v, lse=False)
 
 
+def rising_scores(env):
+    """Scores that rise along the keys: by more than fp16 holds from tile to tile, and by more than fp32 does. A maximum that is
+    kept from the first tiles must be raised, or the item done again."""
+    n = 700
+    for dtype, dim in ((FP16, 64), (BF16, 64), (FP16, 128), (BF16, 128)):
+        for name, step in (("rise", 12.5), ("leap", 105.0)):
+            q, k, v = env.qkv(dtype, dim, q_len=n)
+            root = (step * dim**0.5) ** 0.5
+            q[..., 0] = root
+            k[..., 0] = torch.arange(n, device=env.device).div(70, rounding_mode="floor") * root
+            for expression in ("causal", "causal & window(200, 0)", "full", "causal & (window(90, 0) | strided(8))"):
+                mask = env.lib.expression(expression, n)
+                allowed = torch.tensor([list(row) for row in mask.rows(range(n))], dtype=torch.bool)
+                env.check(f"{name} {expression} {dtype} D {dim}", env.compare, mask, allowed, q, k, v, loosen=2.0)
+
+
 # ---- Tiles ----
 
 def tile_shapes(env):
@@ -349,6 +365,6 @@ GROUPS = [(f"suite8192_{name}_d{dim}", suite_at_8192(dtype, dim), False)
 GROUPS += [(f"suite_small_{name}_d{dim}", suite_small(dtype, dim), False)
            for dtype, name in ((FP16, "fp16"), (BF16, "bf16")) for dim in (64, 128)]
 GROUPS += [(f.__name__, f, False) for f in (lengths, head_dims, grouped_heads, layouts, unequal_lengths, head_masks,
-                                            empty_rows, random_bytes, same_mask_other_source, nonfinite, low_scores,
+                                            empty_rows, random_bytes, same_mask_other_source, nonfinite, low_scores, rising_scores,
                                             tile_shapes, decode, long_rows)]
 GROUPS += [(f"views_d{dim}_{family}", views(dim, family), False) for dim in (64, 128) for family in ("default", "portable")]

@@ -108,12 +108,10 @@ __device__ __forceinline__ float &score(Scores &s, int thread_row, int block, in
 
 // ---- Running softmax ----
 
-// Turns scores into weights exp(scale * (s - max)), brings the sums so far to the new maximum, and gives the factors
-// that do the same for the outputs. The maximum is of raw scores. A row with nothing allowed yet has maximum -inf; 0 stands for it in the exponents, so
-// that its weights and its factor are exp(-inf) = 0 and not exp(-inf + inf). `row_sum` is this thread's part of the
-// sum.
-__device__ __forceinline__ void softmax(Scores &s, RowValues &row_max, RowValues &row_sum, RowValues &factors,
-                                        float scale_log2)
+// Raises the maxima, of raw scores, to those of a tile's, and gives the factors that bring sums and outputs so far to them. A row
+// with nothing allowed yet has maximum -inf; 0 stands for it in the exponents, so that its weights and its factor are exp(-inf) = 0
+// and not exp(-inf + inf).
+__device__ __forceinline__ void raise_maxima(const Scores &s, RowValues &row_max, RowValues &factors, float scale_log2)
 {
 #pragma unroll
     for (int b = 0; b < ROW_BLOCKS; ++b)
@@ -125,9 +123,22 @@ __device__ __forceinline__ void softmax(Scores &s, RowValues &row_max, RowValues
                 top = fmaxf(top, fmaxf(s[b][block][2 * half], s[b][block][2 * half + 1]));
             top = fmaxf(top, shuffle_xor(top, 1));
             top = fmaxf(top, shuffle_xor(top, 2));
-            const float bias = top == -infinity() ? 0.0f : -top * scale_log2;
-            const float factor = exp2_approx(fmaf(row_max[b][half], scale_log2, bias));
-            float sum = row_sum[b][half] * factor;
+            factors[b][half] = exp2_approx(fmaf(row_max[b][half], scale_log2, top == -infinity() ? 0.0f : -top * scale_log2));
+            row_max[b][half] = top;
+        }
+}
+
+// Turns scores into weights exp(scale * (s - max)), and adds them to the sums so far times the factors. `row_sum` is this
+// thread's part of the sum.
+__device__ __forceinline__ void weigh(Scores &s, const RowValues &row_max, RowValues &row_sum, const RowValues &factors,
+                                      float scale_log2)
+{
+#pragma unroll
+    for (int b = 0; b < ROW_BLOCKS; ++b)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float bias = row_max[b][half] == -infinity() ? 0.0f : -row_max[b][half] * scale_log2;
+            float sum = row_sum[b][half] * factors[b][half];
 #pragma unroll
             for (int block = 0; block < COL_BLOCKS; ++block)
 #pragma unroll
@@ -136,8 +147,6 @@ __device__ __forceinline__ void softmax(Scores &s, RowValues &row_max, RowValues
                     x = exp2_approx(fmaf(x, scale_log2, bias));
                     sum += x;
                 }
-            factors[b][half] = factor;
-            row_max[b][half] = top;
             row_sum[b][half] = sum;
         }
 }

@@ -458,7 +458,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                     apply_predicate(kind, tile, s);
                 }
             RowValues factors;
-            softmax(s, row_max, row_sum, factors, args.scale_log2);
+            raise_maxima(s, row_max, factors, args.scale_log2);
+            weigh(s, row_max, row_sum, factors, args.scale_log2);
             rescale(o, factors);
             Weights p;
             pack_weights(s, p);

@@ -209,7 +209,7 @@ __device__ __forceinline__ int kind_of(int what)
 struct ItemRecord {
     int tile;  // the row tile; NO_ITEM after the last
     int tiles; // segments of column tiles
-    int round;
+    int round; // of the block's items; for one that is done again, -1 - the place where it was kept for later
     int slot;  // of a part of a row tile, or 0
 };
 
@@ -575,7 +575,7 @@ __device__ __forceinline__ void produce(const sp_launch_args &args, const Tensor
         const int index = item_index(args, items, round);
         if (index < 0)
             break;
-        produce_item(args, maps, shared, at, find_work(args, index), round);
+        produce_item(args, maps, shared, at, find_work(args, index), phase == 0 ? round : -1 - k);
     }
     produce_end(shared, at);
 }
@@ -823,6 +823,12 @@ struct Running {
 // Bit s of the flags, s < STAGES, is the phase of that stage's V_CHECKED barrier.
 constexpr unsigned CAREFUL = 0x100; // the item's v is looked through
 constexpr unsigned UNSURE = 0x200;  // it has a PARTIAL tile whose v was not: what is not finite may come of masked keys
+constexpr unsigned SETTLED = 0x400; // every row of the warp has a maximum, which serves for the tiles to come
+constexpr unsigned LOST = 0x800;    // but one of them had scores so much larger that their weights were not finite
+constexpr unsigned LEFT = 0x10000;  // and the bits after it: the warp left the item in that place for later
+
+// A thread's sum of weights from which on the row's maximum is raised after all. No weight is larger, and so all are finite in fp16.
+constexpr float SUM_LIMIT = 16384.0f;
 
 // Brings what the launches before left for the warp's rows closer.
 __device__ __forceinline__ void prefetch_results(const sp_launch_args &args, unsigned shared, int item, int tile_row)
@@ -839,7 +845,7 @@ __device__ __forceinline__ void begin(const sp_launch_args &args, Running &r, un
 {
     if (MERGE && args.merge)
         prefetch_results(args, shared, item, tile_row);
-    r.flags &= ~(CAREFUL | UNSURE);
+    r.flags &= ~(CAREFUL | UNSURE | SETTLED | LOST);
     if (HAS_PARTIAL && is_careful(shared, item))
         r.flags |= CAREFUL;
 #pragma unroll
@@ -852,6 +858,49 @@ __device__ __forceinline__ void begin(const sp_launch_args &args, Running &r, un
 #pragma unroll
         for (int x = 0; x < 4; ++x)
             r.o[0][block][x] = 0.0f;
+}
+
+// Raises the maxima of rows whose sums have become too large, and brings the weights down to them.
+__device__ __forceinline__ void lower_weights(Running &r, Scores &s, RowValues &factors, float scale_log2)
+{
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        float sum = r.row_sum[0][half];
+        const bool lost = !(sum < infinity());
+        sum = fmaxf(sum, shuffle_xor(sum, 1));
+        sum = fmaxf(sum, shuffle_xor(sum, 2));
+        const float old = r.row_max[0][half], top = sum > SUM_LIMIT ? old + log2_approx(sum) / scale_log2 : old;
+        const float factor = exp2_approx(fmaf(old, scale_log2, -top * scale_log2));
+#pragma unroll
+        for (int block = 0; block < COL_BLOCKS; ++block) {
+            s[0][block][2 * half] *= factor;
+            s[0][block][2 * half + 1] *= factor;
+        }
+        r.row_sum[0][half] *= factor;
+        r.row_max[0][half] = top;
+        factors[0][half] = factor;
+        if (warp_any(lost))
+            r.flags |= LOST;
+    }
+}
+
+// Scores to weights. Finding maxima costs as much as a fifth of all that is done with a score, and any reference will do that keeps
+// weights finite: once every row has one, it stays, until a sum grows too large. Scores that rise by more than fp32 holds
+// between two tiles are left for later, and careful items take the maxima of all tiles.
+__device__ __forceinline__ void softmax(Running &r, Scores &s, RowValues &factors, float scale_log2)
+{
+    const bool settled = r.flags & SETTLED;
+    if (settled) {
+        factors[0][0] = factors[0][1] = 1.0f;
+    } else {
+        raise_maxima(s, r.row_max, factors, scale_log2);
+        const bool all = r.row_max[0][0] > -infinity() && r.row_max[0][1] > -infinity() && scale_log2 > 1e-30f;
+        if (!(r.flags & CAREFUL) && !warp_any(!all))
+            r.flags |= SETTLED;
+    }
+    weigh(s, r.row_max, r.row_sum, factors, scale_log2);
+    if (settled && warp_any(!(r.row_sum[0][0] <= SUM_LIMIT && r.row_sum[0][1] <= SUM_LIMIT)))
+        lower_weights(r, s, factors, scale_log2);
 }
 
 // The item's tiles are done: stores it or leaves it for later.
@@ -870,13 +919,17 @@ __device__ __forceinline__ void finish(const sp_launch_args &args, unsigned shar
                 fetch(old[half], at_hand[half]);
         }
     }
-    bool later = (r.flags & UNSURE) && any_nonfinite(r.o);
+    bool later = (r.flags & LOST) || ((r.flags & UNSURE) && any_nonfinite(r.o));
     // Results must not be merged twice: then all warps of the block leave the item, or none does.
     if constexpr (MERGE)
-        if (args.merge && !part && (r.flags & UNSURE))
+        if (args.merge && !part)
             later = named_sync_or(ALL_CONSUMERS, CONSUMERS, later);
+    const int round = read_item(shared, item).round;
     if (later) {
-        leave_for_later(shared, item, read_item(shared, item).round);
+        leave_for_later(shared, item, round);
+        r.flags |= LEFT << item % LATER_SLOTS;
+    } else if (round < 0 && !(r.flags & LEFT << (-1 - round))) {
+        // Stored the first time; other warps left the item.
     } else if (SPLIT && part) {
         store_part_half<0>(args, shared, item, tile_row, r.row_max[0][0], r.row_sum[0][0], r.o);
         store_part_half<1>(args, shared, item, tile_row, r.row_max[0][1], r.row_sum[0][1], r.o);
@@ -940,7 +993,7 @@ __device__ __forceinline__ void consume_items(const sp_launch_args &args, unsign
     hold_all(s);
     release_keys(shared, at.n, at.item, what);
     bool masked = mask(shared, at.n, at.item, what, tile_row, s);
-    softmax(s, r.row_max, r.row_sum, factors, args.scale_log2);
+    softmax(r, s, factors, args.scale_log2);
     pack_weights(s, p);
 
     for (;;) {
@@ -976,9 +1029,9 @@ __device__ __forceinline__ void consume_items(const sp_launch_args &args, unsign
             release(barrier_at(shared, V_EMPTY + stage_of(at.n)));
             finish(args, shared, at.item, tile_row, r);
             begin(args, r, shared, next, tile_row);
-            softmax(s, r.row_max, r.row_sum, factors, args.scale_log2);
+            softmax(r, s, factors, args.scale_log2);
         } else {
-            softmax(s, r.row_max, r.row_sum, factors, args.scale_log2);
+            softmax(r, s, factors, args.scale_log2);
             wgmma_wait<0>();
             hold_all(r.o);
             release(barrier_at(shared, V_EMPTY + stage_of(at.n)));

@@ -21,7 +21,9 @@ enum Trait : unsigned {
     LARGE_SCORES = 16, // q is large: the softmax is close to a maximum
     GAPS = 32,         // rows of the tensors are further apart than they need be
     ONE_BAD_VALUE = 64, // NaN or inf at one place of v
-    IN_PLACE = 128      // softmax of rows: over what it is taken of
+    IN_PLACE = 128,     // softmax of rows: over what it is taken of
+    RISING = 256,       // scores rise by 2^18 in weight every 70 keys
+    LEAPING = 512       // or by more than an fp32 exponent holds
 };
 
 struct Case {

@@ -23,6 +23,8 @@ static const char ROWS[] = "ResultRows result_rows(";
 static const char HALF[] = "void store_half(";
 static const char BEGIN[] = "void begin(";
 static const char FINISH[] = "void finish(";
+static const char SOFTMAX[] = "void softmax(";
+static const char LOWER[] = "void lower_weights(";
 static const char AWAIT[] = "ItemRecord await_item(";
 static const char RELEASE[] = "void release_keys(";
 static const char FIRST[] = "void consume_items(";
@@ -212,11 +214,17 @@ const std::vector<Mutant> &hopper_mutants()
          "finish(args, shared, at.item, tile_row, r);\n            begin(args, r, shared, next, tile_row);",
          "begin(args, r, shared, next, tile_row);\n            finish(args, shared, at.item, tile_row, r);"},
         {"an item takes part in the maximum of the one before", "h-many", NEXT_ITEM, "wgmma_wait<0>();",
-         "softmax(s, r.row_max, r.row_sum, factors, args.scale_log2); wgmma_wait<0>();"},
+         "softmax(r, s, factors, args.scale_log2); wgmma_wait<0>();"},
         {"masked by the rows of the item before", "h-many", LOOP, "mask(shared, at.n + 1, next,",
          "mask(shared, at.n + 1, at.item,"},
-        {"nothing is rescaled", "h-full", SAME_ITEM, "rescale(r.o, factors);", ";"},
-        {"each lane rescales if its own first row needs it", "h-full", SAME_ITEM,
+        {"sums that grow too large are not noticed", "h-rising", SOFTMAX, "lower_weights(r, s, factors, scale_log2);", ";"},
+        {"weights that were lost are not noticed", "h-leaping", LOWER, "r.flags |= LOST;", ";"},
+        {"a maximum raised by half a row's sums", "h-rising", LOWER, "sum = fmaxf(sum, shuffle_xor(sum, 2));", ""},
+        {"weights stay when their maximum is raised", "h-rising", LOWER, "s[0][block][2 * half] *= factor;", ""},
+        {"rows that have no maximum keep it", "h-64-64", SOFTMAX, "!warp_any(!all)", "true"},
+        {"left in another place than it is looked for", "h-many", FINISH, "LEFT << item % LATER_SLOTS", "LEFT << 7"},
+        {"nothing is rescaled", "h-rising-128", SAME_ITEM, "rescale(r.o, factors);", ";"},
+        {"each lane rescales if its own first row needs it", "h-rising-128", SAME_ITEM,
          "warp_any(factors[0][0] != 1.0f || factors[0][1] != 1.0f)", "factors[0][0] != 1.0f"},
         // -- results
         {"transposed: the words that stay are sent", "h-full", "void transpose_quad(",

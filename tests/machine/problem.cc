@@ -142,6 +142,17 @@ void Problem::fill(Tensors &tensors, uint64_t seed) const
                 for (int i = 0; i < t->rows; ++i)
                     for (int d = 0; d < t->dim; ++d)
                         t->set(b, h, i, d, normal(random) * (t == &tensors.q ? q_factor : 1.0f));
+    if (case_.traits & (RISING | LEAPING)) { // the same for every query, along one dimension
+        const float step = (case_.traits & RISING ? 12.5f : 105.0f) * std::sqrt(static_cast<float>(case_.head_dim));
+        for (int b = 0; b < case_.batch; ++b) {
+            for (int h = 0; h < case_.heads; ++h)
+                for (int i = 0; i < case_.q_len; ++i)
+                    tensors.q.set(b, h, i, 0, std::sqrt(step));
+            for (int h = 0; h < case_.kv_heads; ++h)
+                for (int j = 0; j < case_.kv_len; ++j)
+                    tensors.k.set(b, h, j, 0, static_cast<float>(j / 70) * std::sqrt(step));
+        }
+    }
     const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int b = 0; b < case_.batch; ++b)
         for (int h = 0; h < case_.kv_heads; ++h)
