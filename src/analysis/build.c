@@ -2,7 +2,8 @@
  *
  * For every row tile: the cover of its rows gives the FULL and the PARTIAL stretches; a PARTIAL stretch takes one
  * closed form predicate if there is one, else it is cut where the set of active runs changes and each part is
- * tried; what is left is drawn (raster.c). Cost follows the number of segments, not of tiles.
+ * tried; what is left is drawn (raster.c). A row tile that looks like an earlier one, moved (alike.h), takes over its
+ * segments. Cost follows the number of segments, not of tiles.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -213,13 +214,120 @@ static void add_part(struct sp_builder *b, const struct sp_builder_part *part, s
     add_stretches(b, part->acsr, &tile);
 }
 
+/* ---- Row tiles like earlier ones ---- */
+
+/* What the row tile looks like: *hash, and where from in each part. */
+static enum splat_status look(struct sp_builder *b, const struct sp_builder_part *parts, int part_count,
+                              int64_t row0, int64_t rows, struct sp_hash *hash,
+                              int64_t origins[SP_BUILDER_PARTS_MAX])
+{
+    struct {
+        struct sp_hash hash;
+        int64_t view;
+    } all[SP_BUILDER_PARTS_MAX];
+    for (int k = 0; k < part_count; k++) {
+        struct sp_likeness likeness;
+        struct sp_row_walk *walk = &b->cover_scratch[k].walk;
+        enum splat_status status = sp_walk_to(walk, parts[k].acsr, row0, row0 + rows);
+        if (status != SPLAT_OK)
+            return status;
+        if (!sp_alike(&walk->groups, row0, parts[k].acsr, b->tile_cols, &b->alike, &likeness))
+            return sp_no_memory("the look of a row tile", (size_t)walk->groups.run_count * sizeof(int64_t));
+        all[k].hash = likeness.hash;
+        all[k].view = (int64_t)parts[k].view << 32 | rows;
+        origins[k] = likeness.origin;
+    }
+    *hash = sp_hash_bytes(all, (size_t)part_count * sizeof *all);
+    return SPLAT_OK;
+}
+
+/* Moves a segment of the model's row tile to the one in hand. */
+static bool move_segment(struct sp_builder *b, struct sp_segment *segment, int64_t rows, int64_t columns,
+                         const struct sp_tile_groups *tile)
+{
+    struct sp_fit fit = {.kind = (enum sp_pred_kind)SP_SEGMENT_KIND(segment->code)};
+    struct sp_predicate moved;
+    segment->first += (int32_t)(columns / b->tile_cols);
+    if (fit.kind == SP_PRED_NONE || fit.kind == SP_PRED_BITS)
+        return true;
+    if (fit.kind == SP_PRED_TABLE) {
+        if (columns != 0)
+            segment->predicate = sp_builder_move_table(b, segment->predicate, columns);
+        return true;
+    }
+    fit.predicate = ((const struct sp_predicate *)(const void *)b->predicates.items)[segment->predicate];
+    if (!sp_fit_moved(&fit, rows, columns, tile, &moved))
+        return false;
+    segment->predicate = predicate_number(b, &moved);
+    return true;
+}
+
+/* Adds the segments of the model, moved. False when a predicate cannot be. */
+static bool follow(struct sp_builder *b, const struct sp_builder_model *model, const struct sp_builder_part *parts,
+                   const int64_t *origins, int64_t row0)
+{
+    for (int64_t s = 0; s < model->segment_count && b->status == SPLAT_OK; s++) {
+        struct sp_segment segment = b->segments[model->segment + s];
+        int part = 0;
+        while (parts[part].view != SP_SEGMENT_VIEW(segment.code))
+            part++;
+        const struct sp_tile_groups tile = {
+            .row0 = row0, .tile_rows = b->tile_rows, .kv_len = parts[part].acsr->kv_len};
+        if (!move_segment(b, &segment, row0 - model->row0, origins[part] - model->origins[part], &tile)) {
+            b->segment_count = b->row_tile_first_segment;
+            return false;
+        }
+        append(b, segment);
+    }
+    b->full_tiles += model->full_tiles;
+    b->partial_tiles += model->partial_tiles;
+    return true;
+}
+
+static enum splat_status remember(struct sp_builder *b, int64_t number, const struct sp_builder_model *model)
+{
+    if (number >= b->model_capacity) {
+        int64_t capacity = b->model_capacity ? 2 * b->model_capacity : 64;
+        struct sp_builder_model *grown = realloc(b->models, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return sp_no_memory("the row tiles seen", (size_t)capacity * sizeof *grown);
+        b->models = grown;
+        b->model_capacity = capacity;
+    }
+    b->models[number] = *model;
+    return SPLAT_OK;
+}
+
+/* The segments of a row tile: those of one that looks the same, or its own. */
+static enum splat_status add_segments(struct sp_builder *b, const struct sp_builder_part *parts, int part_count,
+                                      int64_t row0, int64_t rows)
+{
+    struct sp_hash hash;
+    struct sp_builder_model model = {
+        .row0 = row0, .segment = b->segment_count, .full_tiles = b->full_tiles, .partial_tiles = b->partial_tiles};
+    enum splat_status status = look(b, parts, part_count, row0, rows, &hash, model.origins);
+    bool fresh = false;
+    if (status != SPLAT_OK)
+        return status;
+    const int64_t number = sp_hash_set_add(&b->seen, hash, &fresh);
+    if (number < 0)
+        return sp_no_memory("the row tiles seen", (size_t)b->seen.count * sizeof hash);
+    if (!fresh && follow(b, &b->models[number], parts, model.origins, row0))
+        return b->status;
+    for (int k = 0; k < part_count && b->status == SPLAT_OK; k++)
+        add_part(b, &parts[k], &b->cover_scratch[k], row0, rows);
+    model.segment_count = b->segment_count - model.segment;
+    model.full_tiles = b->full_tiles - model.full_tiles;
+    model.partial_tiles = b->partial_tiles - model.partial_tiles;
+    return b->status == SPLAT_OK ? remember(b, number, &model) : b->status;
+}
+
 static enum splat_status add_row_tile(struct sp_builder *b, const struct sp_builder_part *parts, int part_count,
                                       int64_t row0, int64_t rows, bool keep_empty)
 {
     int64_t before = b->full_tiles + b->partial_tiles;
     b->row_tile_first_segment = b->segment_count;
-    for (int k = 0; k < part_count && b->status == SPLAT_OK; k++)
-        add_part(b, &parts[k], &b->cover_scratch[k], row0, rows);
+    sp_builder_fail(b, add_segments(b, parts, part_count, row0, rows));
     if (b->status != SPLAT_OK || (!keep_empty && b->segment_count == b->row_tile_first_segment))
         return b->status;
     if (b->row_tile_count == b->row_tile_capacity) {
@@ -308,6 +416,9 @@ void sp_builder_free(struct sp_builder *b)
 {
     free(b->row_tiles);
     free(b->segments);
+    free(b->models);
+    sp_hash_set_free(&b->seen);
+    sp_alike_free(&b->alike);
     sp_pool_free(&b->predicates);
     sp_pool_free(&b->tables);
     sp_pool_free(&b->bits);

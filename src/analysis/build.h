@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "acsr/acsr.h"
+#include "analysis/alike.h"
 #include "analysis/cover.h"
 #include "analysis/fit.h"
 #include "analysis/plan.h"
@@ -19,6 +20,13 @@ struct sp_builder_part {
 };
 
 enum { SP_BUILDER_PARTS_MAX = 4 };
+
+/* A row tile that later ones may be like, in the order of the hashes seen. */
+struct sp_builder_model {
+    int64_t row0, origins[SP_BUILDER_PARTS_MAX];
+    int64_t segment, segment_count;
+    int64_t full_tiles, partial_tiles;
+};
 
 /* Zero-initialise, then sp_builder_init; sp_builder_free whatever happened. */
 struct sp_builder {
@@ -35,8 +43,12 @@ struct sp_builder {
     uint32_t predicate_mask;
     int64_t full_tiles, partial_tiles;
     enum splat_status status; /* first failure; later calls do nothing */
+    struct sp_hash_set seen;  /* likenesses of row tiles */
+    struct sp_builder_model *models;
+    int64_t model_capacity;
 
     /* Scratch */
+    struct sp_alike_scratch alike;
     struct sp_cover_scratch cover_scratch[SP_BUILDER_PARTS_MAX];
     struct sp_cover cover;
     struct sp_spans touched, full;
@@ -70,6 +82,9 @@ void sp_builder_emit(struct sp_builder *builder, int64_t first, int64_t count, e
 
 /* Appends one tile by the number of its bitmask. */
 void sp_builder_emit_bits(struct sp_builder *builder, int64_t tile, int64_t number);
+
+/* The number of a stored table with its columns moved; 0 after a failure. */
+int32_t sp_builder_move_table(struct sp_builder *builder, int32_t number, int64_t columns);
 
 /* PARTIAL tiles [first, end) with no closed form: drawn into bits, then the cheapest predicate tile by tile. */
 void sp_builder_raster(struct sp_builder *builder, const splat_acsr *acsr, const struct sp_tile_groups *tile,

@@ -446,3 +446,42 @@ bool sp_fit_groups(const struct sp_tile_groups *tile, int64_t col0, int64_t col1
     }
     return any && (fit_blocks(tile, active, col0, col1, fit) || fit_periodic(tile, active, col0, col1, fit));
 }
+
+/* ---- Predicates moved ---- */
+
+static struct line line_moved(int32_t slope, int32_t offset, int64_t rows, int64_t columns)
+{
+    return (struct line){slope, offset + columns - slope * rows};
+}
+
+bool sp_fit_moved(const struct sp_fit *fit, int64_t rows, int64_t columns, const struct sp_tile_groups *tile,
+                  struct sp_predicate *moved)
+{
+    const struct sp_predicate *p = &fit->predicate;
+    const bool periodic = fit->kind == SP_PRED_PERIODIC;
+    struct line lower = line_moved(p->lo_slope, p->lo_offset, rows, columns);
+    struct line upper = line_moved(p->hi_slope, p->hi_offset, rows, columns);
+    struct line phase = line_moved(p->phase_slope, p->phase_offset, rows, columns);
+    if (fit->kind == SP_PRED_UPPER || (periodic && p->lo_slope == 0 && p->lo_offset == 0)) /* not bound */
+        lower = (struct line){0, 0};
+    if (fit->kind == SP_PRED_LOWER)
+        upper = (struct line){0, 0};
+    if (periodic && p->hi_slope == 0 && p->hi_offset == tile->kv_len)
+        upper.offset = tile->kv_len;
+    if (periodic)
+        phase.offset = sp_mod64(phase.offset, p->stride);
+    else
+        phase = (struct line){0, 0};
+    if (!line_fits(lower, tile->row0, tile->tile_rows) || !line_fits(upper, tile->row0, tile->tile_rows) ||
+        !line_fits(phase, tile->row0, tile->tile_rows))
+        return false;
+    *moved = (struct sp_predicate){.lo_slope = p->lo_slope,
+                                   .lo_offset = (int32_t)lower.offset,
+                                   .hi_slope = p->hi_slope,
+                                   .hi_offset = (int32_t)upper.offset,
+                                   .stride = p->stride,
+                                   .width = p->width,
+                                   .phase_slope = p->phase_slope,
+                                   .phase_offset = (int32_t)phase.offset};
+    return true;
+}

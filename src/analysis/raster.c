@@ -112,6 +112,20 @@ static void flush_table(struct sp_builder *b)
     b->table_first = b->table_end = 0;
 }
 
+int32_t sp_builder_move_table(struct sp_builder *b, int32_t number, int64_t columns)
+{
+    memcpy(b->table, b->tables.items + (size_t)number * b->tables.item_size, b->tables.item_size);
+    for (int64_t r = 0; r < 2 * b->tile_rows; r += 2) {
+        const bool empty = b->table[r] >= b->table[r + 1];
+        b->table[r] += empty ? 0 : (int32_t)columns;
+        b->table[r + 1] += empty ? 0 : (int32_t)columns;
+    }
+    int64_t moved = sp_pool_add(&b->tables, b->table);
+    if (moved < 0)
+        sp_builder_fail(b, sp_no_memory("the plan's tables", (size_t)b->tables.count * b->tables.item_size));
+    return moved < 0 ? 0 : (int32_t)moved;
+}
+
 static bool joins_table(const struct sp_builder *b, int64_t tile, const int32_t *low, const int32_t *high)
 {
     if (b->table_first == b->table_end || b->table_end != tile)

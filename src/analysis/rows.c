@@ -73,6 +73,8 @@ static void move(struct sp_row_walk *walk, int64_t rows)
 enum splat_status sp_walk_to(struct sp_row_walk *walk, const splat_acsr *acsr, int64_t row_begin, int64_t row_end)
 {
     int64_t rows = row_begin - walk->row_begin;
+    if (walk->acsr == acsr && rows == 0 && row_end == walk->row_end)
+        return SPLAT_OK;
     if (walk->acsr == acsr && rows > 0 && rows <= walk->steady && rows % acsr->row_stride == 0 &&
         row_end - row_begin == walk->row_end - walk->row_begin) {
         move(walk, rows);
