@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analysis/alike.h"
 #include "analysis/choose.h"
 #include "analysis/cover.h"
 #include "analysis/ints.h"
@@ -24,6 +25,10 @@ enum { ROWS_MAX = 32, SHAPES_MAX = ROWS_MAX * SP_LAYOUTS_MAX };
 /* Of a pass with more row blocks than this an even sample is counted, in stretches that hold whole tiles of any
  * height, and the counts are scaled. The tile lists are built in full all the same. */
 enum { BLOCKS_COUNTED = 2048, STRETCH = SP_ZONE_ALIGN };
+
+/* Rows are counted by units that hold whole tiles of any height, and a unit that looks like an earlier one (alike.h)
+ * brings the same counts. */
+enum { UNIT_ROWS = 384 };
 
 /* A shape that needs more segments is taken only when all do: 2^24 of them are 256 MiB of tile lists. */
 static const int64_t segments_max = (int64_t)1 << 24;
@@ -146,6 +151,11 @@ struct joint {
     struct sp_cover covers[SP_PARTS_MAX];
 };
 
+/* What the row tiles of a unit add to the shapes of its layout. */
+struct unit {
+    struct shape shapes[ROWS_MAX];
+};
+
 /* What one sweep over the rows of a pass works with. */
 struct sweep {
     struct sp_choice *choice;
@@ -158,6 +168,11 @@ struct sweep {
     struct sp_cover_scratch scratch[SP_PARTS_MAX];
     struct sp_cover covers[SP_PARTS_MAX]; /* of the row block in hand */
     struct sp_spans spare;
+    struct sp_row_walk walks[SP_PARTS_MAX]; /* by units */
+    struct sp_alike_scratch alike;
+    struct sp_hash_set seen; /* likenesses of units */
+    struct unit *units;      /* their counts */
+    int64_t unit_capacity;
 };
 
 /* Adds one row tile of `shape`. */
@@ -221,29 +236,100 @@ static bool sweep_failed(const struct sweep *w)
     return failed;
 }
 
-/* Counts the row blocks of positions [from, to), those of every `every`-th stretch only. *share becomes the part of
- * them that was counted. */
-static enum splat_status sweep_rows(struct sweep *w, splat_acsr *const *parts, int64_t from, int64_t to,
-                                    int64_t every, double *share)
+/* Counts the row tiles of one unit, or of what a zone's end leaves of it, block by block. */
+static enum splat_status count_unit(struct sweep *w, splat_acsr *const *parts, int64_t position, int64_t rows)
 {
-    const struct sp_view *rows = &w->pass->rows;
-    int64_t position = from, count, seen = 0, counted = 0;
-    for (; position < to && sp_view_next_tile(rows, SP_BASE_ROWS, &position, &count) && position < to;
-         position += SP_BASE_ROWS) {
-        seen++;
-        if (position / STRETCH % every != every / 2)
-            continue;
-        counted++;
+    const struct sp_view *view = &w->pass->rows;
+    const int64_t ranks = sp_view_zone_ranks(view, position / view->pitch), end = position + rows;
+    for (; position < end; position += SP_BASE_ROWS) {
         for (int k = 0; k < w->pass->part_count; k++) {
             enum splat_status status =
-                sp_cover_rows(parts[k], position, position + count, &w->scratch[k], &w->covers[k]);
+                sp_cover_rows(parts[k], position, sp_min64(position + SP_BASE_ROWS, end), &w->scratch[k],
+                              &w->covers[k]);
             if (status != SPLAT_OK)
                 return status;
         }
-        int64_t ranks = sp_view_zone_ranks(rows, position / rows->pitch);
-        bool last = position % rows->pitch + SP_BASE_ROWS >= ranks;
+        bool last = position % view->pitch + SP_BASE_ROWS >= ranks;
         for (int k = 0; k < w->joint_count; k++)
             take_block(w, &w->joints[k], position, last);
+    }
+    return SPLAT_OK;
+}
+
+/* The number of the unit's likeness; *fresh when there was none like it. */
+static enum splat_status look_at_unit(struct sweep *w, splat_acsr *const *parts, int64_t position, int64_t rows,
+                                      int64_t *number, bool *fresh)
+{
+    struct sp_hash hashes[SP_PARTS_MAX + 1] = {{(uint64_t)rows, 0}};
+    for (int k = 0; k < w->pass->part_count; k++) {
+        struct sp_likeness likeness;
+        enum splat_status status = sp_walk_to(&w->walks[k], parts[k], position, position + rows);
+        if (status != SPLAT_OK)
+            return status;
+        if (!sp_alike(&w->walks[k].groups, position, parts[k], SP_ZONE_ALIGN, &w->alike, &likeness))
+            return sp_no_memory("the look of rows", (size_t)w->walks[k].groups.run_count * sizeof(int64_t));
+        hashes[k + 1] = likeness.hash;
+    }
+    size_t bytes = (size_t)(w->pass->part_count + 1) * sizeof *hashes;
+    *number = sp_hash_set_add(&w->seen, sp_hash_bytes(hashes, bytes), fresh);
+    return *number < 0 ? sp_no_memory("the rows seen", bytes) : SPLAT_OK;
+}
+
+static void add_counts(struct shape *shape, const struct shape *more, int pass)
+{
+    shape->full += more->full;
+    shape->partial += more->partial;
+    shape->segments += more->segments;
+    shape->work_ns[pass] += more->work_ns[pass];
+    shape->tiles[pass] += more->tiles[pass];
+    shape->longest_ns[pass] = sp_max_double(shape->longest_ns[pass], more->longest_ns[pass]);
+}
+
+static enum splat_status take_unit(struct sweep *w, splat_acsr *const *parts, int64_t position, int64_t rows)
+{
+    int64_t number;
+    bool fresh = false;
+    enum splat_status status = look_at_unit(w, parts, position, rows, &number, &fresh);
+    if (status != SPLAT_OK)
+        return status;
+    if (number >= w->unit_capacity) {
+        int64_t capacity = w->unit_capacity ? 2 * w->unit_capacity : 8;
+        struct unit *grown = realloc(w->units, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return sp_no_memory("the rows seen", (size_t)capacity * sizeof *grown);
+        w->units = grown;
+        w->unit_capacity = capacity;
+    }
+    struct unit *unit = &w->units[number];
+    if (fresh) {
+        struct shape *sum = w->shapes;
+        for (int k = 0; k < w->choice->row_count; k++)
+            unit->shapes[k] = (struct shape){.row = sum[k].row};
+        w->shapes = unit->shapes;
+        status = count_unit(w, parts, position, rows);
+        w->shapes = sum;
+    }
+    for (int k = 0; k < w->choice->row_count; k++)
+        add_counts(&w->shapes[k], &unit->shapes[k], w->pass_index);
+    return status;
+}
+
+/* Counts the row tiles of positions [from, to), those of every `every`-th stretch only. *share becomes the part of
+ * their blocks that was counted. */
+static enum splat_status sweep_rows(struct sweep *w, splat_acsr *const *parts, int64_t from, int64_t to,
+                                    int64_t every, double *share)
+{
+    int64_t position = from, rows, seen = 0, counted = 0;
+    for (; position < to && sp_view_next_tile(&w->pass->rows, UNIT_ROWS, &position, &rows) && position < to;
+         position += UNIT_ROWS) {
+        const int64_t blocks = sp_ceil_div(rows, SP_BASE_ROWS);
+        seen += blocks;
+        if (position / STRETCH % every != every / 2)
+            continue;
+        counted += blocks;
+        enum splat_status status = take_unit(w, parts, position, rows);
+        if (status != SPLAT_OK)
+            return status;
     }
     *share = counted ? (double)counted / (double)seen : 1.0;
     return sweep_failed(w)
@@ -302,8 +388,12 @@ static enum splat_status count_pass(struct sp_choice *c, const struct sp_layout 
     for (int p = 0; p < SP_PARTS_MAX; p++) {
         sp_cover_free(&w.covers[p]);
         sp_cover_scratch_free(&w.scratch[p]);
+        sp_walk_free(&w.walks[p]);
     }
     sp_spans_free(&w.spare);
+    sp_alike_free(&w.alike);
+    sp_hash_set_free(&w.seen);
+    free(w.units);
     return status;
 }
 
