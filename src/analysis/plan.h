@@ -196,6 +196,7 @@ struct sp_tune_table {
     int sm_count;
     double copy_bytes_per_us;
     double launch_us;
+    double merge_ns; /* extra for a row tile of a launch that merges */
     const struct sp_tune_row *rows;
     int row_count;
 };

@@ -4,7 +4,8 @@
  * (bench/results/2026-11-30-h200-tiles*.json). partial_ns is the mean of a lower and an upper bound. Rows marked *
  * are scaled from their neighbours' rates and from whole runs at that shape, the row marked + from whole runs
  * alone: its tiles bring so much for so little work that L2 limits it when blocks do not share keys, which the
- * measured masks do (docs/kernels.md). copy_bytes_per_us: device copy, 4.26 TB/s, 2026-11-30.
+ * measured masks do (docs/kernels.md). copy_bytes_per_us: device copy, 4.26 TB/s, 2026-11-30. merge_ns: what
+ * st_strided128 and axial128 took beyond the rest (bench/results/2026-11-30-h200-time-parts.json).
  */
 #include "analysis/tune.h"
 
@@ -49,6 +50,7 @@ const struct sp_tune_table sp_tune_h200 = {
     .sm_count = 132,
     .copy_bytes_per_us = 4.26e+06,
     .launch_us = 4.0,
+    .merge_ns = 700.0,
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
 };

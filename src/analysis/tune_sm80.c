@@ -4,7 +4,8 @@
  * Derived, not measured: from an assumed rate of the kernel at each shape (195 TFLOP/s at 128 x 64, D 128, bf16)
  * spread over 108 SMs x blocks_per_sm slots; masking at 12 % of a tile for an affine predicate, 40 % for a
  * periodic one and 22 % for a table or bitmask; a row tile's prologue and epilogue from its Q and O bytes at the
- * copy rate plus 1.5 us of latency. Replace a row by measured numbers with date, clock and driver.
+ * copy rate plus 1.5 us of latency; merge_ns as on an H200. Replace a row by measured numbers with date, clock and
+ * driver.
  */
 #include "analysis/tune.h"
 
@@ -34,6 +35,7 @@ const struct sp_tune_table sp_tune_sm80 = {
     .sm_count = 108,
     .copy_bytes_per_us = 1.60e+06,
     .launch_us = 4.0,
+    .merge_ns = 700.0,
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
 };
