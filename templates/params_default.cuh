@@ -14,6 +14,7 @@ constexpr int WARPS = 4;                 // of a block
 constexpr int BLOCKS_PER_SM = 2;         // that registers must allow
 constexpr bool MASK_MAP = false;         // (batch, head) -> distinct mask is looked up
 constexpr bool LATTICE = false;          // tiles may walk the sequence in other orders
+constexpr bool CUT_ZONES = false;        // the last grid row of a view ends within a zone
 constexpr bool MERGE = false;            // launches may merge into the results of earlier ones
 constexpr bool FOLD = false;             // query heads of a group share row tiles
 constexpr bool SPLIT = false;            // long row tiles come in parts

@@ -9,5 +9,6 @@ constexpr int WARPS = 4;                 // of a block
 constexpr int BLOCKS_PER_SM = 2;         // that registers must allow
 constexpr bool MASK_MAP = false;         // (batch, head) -> distinct mask is looked up
 constexpr bool LATTICE = false;          // tiles may walk the sequence in other orders
+constexpr bool CUT_ZONES = false;        // the last grid row of a view ends within a zone
 constexpr unsigned PREDICATE_MASK = 0x4; // bit k: predicate kind k occurs (here: upper)
 constexpr int SHARED_BYTES = 79872;      // dynamic shared memory a block

@@ -61,16 +61,19 @@ __device__ __forceinline__ const char *mask_data(const sp_launch_args &args, int
 // Where a tile begins under a view: the first token's place in the grid, and the step from one grid row to the next.
 struct Place {
     int x, y;
-    int longer; // 1: the zone has a grid row that is not complete elsewhere
+    int longer; // 1: the zone has the last grid row, which is not complete, and columns below view.rest only; 0: the others
 };
 
 __device__ __forceinline__ Place place_of(const sp_launch_view &view, int position)
 {
     const int zone = position / view.pitch;
     Place place;
+    const int columns = 1 << view.c_log2;
     place.x = zone << view.c_log2;
     place.y = (position - zone * view.pitch) >> view.c_log2;
-    place.longer = place.x + (1 << view.c_log2) <= view.rest;
+    place.longer = place.x < view.rest;
+    if (CUT_ZONES && !place.longer && view.rest & (columns - 1))
+        place.x -= columns; // the zone cut by the end of the last row comes twice
     return place;
 }
 
@@ -78,7 +81,8 @@ __device__ __forceinline__ Place place_of(const sp_launch_view &view, int positi
 __device__ __forceinline__ int token_of(const sp_launch_view &view, const Place &place, int row)
 {
     const int x = place.x + (row & ((1 << view.c_log2) - 1));
-    return x < view.n0 ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
+    const bool here = CUT_ZONES ? (x < view.rest) == place.longer : x < view.n0;
+    return here ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
 }
 
 // The query of row `row` of a row tile.

@@ -55,13 +55,10 @@ static struct sp_aff run_end(const struct sp_sym_run *run)
 static void add_piece(struct lattice_source *s, struct sp_row_eval *eval, int64_t zone, struct sp_aff start,
                       int64_t stride, struct sp_aff count, struct sp_aff width)
 {
-    const struct sp_view *view = &s->columns;
-    if (s->piece_count == PIECES_MAX) {
-        give_up(s, eval);
-        return;
-    }
+    const bool shorter = s->columns.len < s->tokens.acsr->kv_len;
     struct sp_aff end = run_end(&(struct sp_sym_run){start, count, width, stride});
-    if (zone == sp_view_cut_zone(view) && sp_lt(eval, sp_const((int64_t)view->whole * view->c), end)) {
+    if (s->piece_count == PIECES_MAX ||
+        (shorter && sp_lt(eval, sp_const(sp_view_zone_ranks(&s->columns, zone)), end))) {
         give_up(s, eval);
         return;
     }
@@ -71,17 +68,23 @@ static void add_piece(struct lattice_source *s, struct sp_row_eval *eval, int64_
     s->pieces[at] = (struct piece){zone, {start, count, width, stride}};
 }
 
+static int64_t zone_of(const struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff x)
+{
+    bool beyond = sp_view_is_cut(&s->columns) && !sp_lt(eval, x, sp_const(s->columns.rest));
+    return sp_concrete(eval, sp_floordiv(eval, x, s->columns.c)) + beyond;
+}
+
 /* `count` blocks at grid columns [x, end), one every `step` grid rows from row y on; 0 <= x < end <= n0. */
 static void deal_rectangle(struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff x, struct sp_aff end,
                            struct sp_aff y, struct sp_aff count, int64_t step)
 {
     const int64_t c = s->columns.c;
-    int64_t first = sp_concrete(eval, sp_floordiv(eval, x, c));
-    int64_t last = sp_concrete(eval, sp_floordiv(eval, sp_addc(end, -1), c));
+    int64_t first = zone_of(s, eval, x), last = zone_of(s, eval, sp_addc(end, -1));
     for (int64_t zone = first; zone <= last && !eval->failed; zone++) {
-        struct sp_aff a = zone == first ? x : sp_const(zone * c);
-        struct sp_aff b = zone == last ? end : sp_const(zone * c + c);
-        struct sp_aff width = sp_sub(b, a), start = sp_addc(sp_add(sp_mulc(y, c), a), -zone * c);
+        const struct sp_strip strip = sp_view_strip(&s->columns, zone);
+        struct sp_aff a = zone == first ? x : sp_const(strip.begin);
+        struct sp_aff b = zone == last ? end : sp_const(strip.end);
+        struct sp_aff width = sp_sub(b, a), start = sp_addc(sp_add(sp_mulc(y, c), a), -strip.x);
         if (step == 0 || sp_eq(eval, count, sp_const(1)))
             add_piece(s, eval, zone, start, 0, sp_const(1), width);
         else if (step == 1 && sp_eq(eval, width, sp_const(c)))
@@ -106,13 +109,35 @@ static void deal_narrow(struct lattice_source *s, struct sp_row_eval *eval, stru
     }
 }
 
-/* Ranks of `zone` below token t. */
-static struct sp_aff rank_of(struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff t, int64_t zone)
+/* Ranks below token t of the zone that begins in grid column x. */
+static struct sp_aff rank_of(struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff t, int64_t x)
 {
     const int64_t n0 = s->columns.n0, c = s->columns.c;
-    struct sp_aff within = sp_addc(sp_mod(eval, t, n0), -zone * c);
+    struct sp_aff within = sp_addc(sp_mod(eval, t, n0), -x);
     within = sp_min(eval, sp_max(eval, within, sp_const(0)), sp_const(c));
     return sp_add(sp_mulc(sp_floordiv(eval, t, n0), c), within);
+}
+
+/* A block of more than a grid row in a zone some of whose ranks hold nothing: what it has of its first grid row, of the
+ * rows between, and of its last. */
+static void deal_in_strip(struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff begin, struct sp_aff end,
+                          int64_t zone)
+{
+    const int64_t n0 = s->columns.n0, c = s->columns.c;
+    const struct sp_strip strip = sp_view_strip(&s->columns, zone);
+    const struct sp_aff left = sp_const(strip.begin), right = sp_const(strip.end);
+    struct sp_aff top = sp_floordiv(eval, begin, n0), bottom = sp_floordiv(eval, end, n0);
+    struct sp_aff a = sp_max(eval, sp_sub(begin, sp_mulc(top, n0)), left);
+    struct sp_aff b = sp_min(eval, sp_sub(end, sp_mulc(bottom, n0)), right);
+    struct sp_aff between = sp_addc(sp_sub(bottom, top), -1);
+    if (sp_lt(eval, a, right))
+        add_piece(s, eval, zone, sp_addc(sp_add(sp_mulc(top, c), a), -strip.x), 0, sp_const(1), sp_sub(right, a));
+    if (sp_lt(eval, sp_const(0), between))
+        add_piece(s, eval, zone, sp_addc(sp_mulc(top, c), c + strip.begin - strip.x), c, between,
+                  sp_sub(right, left));
+    if (sp_lt(eval, left, b))
+        add_piece(s, eval, zone, sp_addc(sp_mulc(bottom, c), strip.begin - strip.x), 0, sp_const(1),
+                  sp_sub(b, left));
 }
 
 static void deal_block(struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff begin, struct sp_aff width)
@@ -126,7 +151,13 @@ static void deal_block(struct lattice_source *s, struct sp_row_eval *eval, struc
         return;
     }
     for (int64_t zone = 0; zone < s->columns.zones && !eval->failed; zone++) {
-        struct sp_aff low = rank_of(s, eval, begin, zone), high = rank_of(s, eval, sp_add(begin, width), zone);
+        const struct sp_strip strip = sp_view_strip(&s->columns, zone);
+        const struct sp_aff end = sp_add(begin, width);
+        if (strip.end - strip.begin < s->columns.c) {
+            deal_in_strip(s, eval, begin, end, zone);
+            continue;
+        }
+        struct sp_aff low = rank_of(s, eval, begin, strip.x), high = rank_of(s, eval, end, strip.x);
         if (sp_lt(eval, low, high))
             add_piece(s, eval, zone, low, 0, sp_const(1), sp_sub(high, low));
     }
@@ -247,10 +278,16 @@ static bool find_tokens(const struct lattice_source *s, struct sp_row_eval *eval
     const struct sp_view *view = &s->rows;
     int64_t zone = eval->row / view->pitch, rank = eval->row % view->pitch;
     int64_t ranks = sp_view_zone_ranks(view, zone), limit = rank < ranks ? ranks - rank : view->pitch - rank;
-    int64_t step = eval->step, x = zone * view->c + rank % view->c;
+    const struct sp_strip strip = sp_view_strip(view, zone);
+    int64_t step = eval->step, x = strip.x + rank % view->c;
     bool exists = rank < ranks;
-    if (step % view->c != 0 && exists && limit > view->c - rank % view->c)
-        limit = view->c - rank % view->c; /* to the end of the grid row */
+    if (view->zones > 1 && exists) {
+        exists = x >= strip.begin && x < strip.end;
+        if (step % view->c != 0) /* no further than the grid row, or what exists of it */
+            limit = exists ? strip.end - x : 1;
+        else if (!exists)
+            limit = view->pitch - rank;
+    }
     int64_t rows = (limit + step - 1) / step;
     if (rows < eval->valid)
         eval->valid = rows;
@@ -318,7 +355,7 @@ enum splat_status sp_lattice_acsr(const splat_acsr *acsr, const struct sp_view *
                                   const struct sp_part *part, splat_acsr **made)
 {
     *made = NULL;
-    if (!serves(acsr, rows) || !serves(acsr, columns) || sp_view_cut_zone(rows) >= 0)
+    if (!serves(acsr, rows) || !serves(acsr, columns))
         return SPLAT_OK;
     struct lattice_source *source = new_source(acsr, rows, columns, part);
     if (!source)

@@ -247,6 +247,51 @@ void sp_layout_free(struct sp_layout *layout)
     layout->acsr = NULL;
 }
 
+static splat_acsr **place_of(struct sp_layout *layout, int64_t mask, int pass, int part)
+{
+    return &layout->acsr[(mask * SP_PASSES_MAX + pass) * SP_PARTS_MAX + part];
+}
+
+/* Makes one part of one pass of every mask, as long as the views suit. */
+static enum splat_status realise_part(struct sp_layout *layout, const struct sp_mask_set *set, int p, int k,
+                                      bool *suited)
+{
+    const struct sp_layout_pass *pass = &layout->passes[p];
+    const bool whole = pass->parts[k].kind == SP_PART_ALL && pass->rows.zones == 1 && pass->columns[k].zones == 1;
+    enum splat_status status = SPLAT_OK;
+    *suited = true;
+    for (int64_t m = 0; m < set->count && *suited && status == SPLAT_OK; m++) {
+        splat_acsr **made = place_of(layout, m, p, k);
+        if (whole)
+            *made = sp_acsr_retain(set->acsr[m]);
+        else
+            status = sp_lattice_acsr(set->acsr[m], &pass->rows, &pass->columns[k], &pass->parts[k], made);
+        *suited = *made != NULL;
+    }
+    return status;
+}
+
+/* The same, without the last grid row of the columns where it cuts a zone in two and no pair needs it. */
+static enum splat_status realise_shorter(struct sp_layout *layout, const struct sp_mask_set *set, int p, int k,
+                                         bool *suited)
+{
+    struct sp_view *columns = &layout->passes[p].columns[k];
+    const struct sp_view given = *columns;
+    *suited = false;
+    if (!sp_view_is_cut(columns) || columns->whole == 0)
+        return SPLAT_OK;
+    *columns = sp_view_make((enum sp_view_kind)given.kind, given.n0, given.c, (int64_t)given.whole * given.n0);
+    enum splat_status status = realise_part(layout, set, p, k, suited);
+    if (*suited)
+        return status;
+    *columns = given;
+    for (int64_t m = 0; m < set->count; m++) {
+        splat_acsr_destroy(*place_of(layout, m, p, k));
+        *place_of(layout, m, p, k) = NULL;
+    }
+    return status;
+}
+
 enum splat_status sp_layout_realise(struct sp_layout *layout, const struct sp_mask_set *set, bool *suited)
 {
     size_t count = (size_t)set->count * SP_PASSES_MAX * SP_PARTS_MAX;
@@ -256,19 +301,11 @@ enum splat_status sp_layout_realise(struct sp_layout *layout, const struct sp_ma
     if (!layout->acsr)
         return sp_no_memory("the masks of a layout", count * sizeof *layout->acsr);
     enum splat_status status = SPLAT_OK;
-    for (int64_t m = 0; m < set->count; m++)
-        for (int p = 0; p < layout->pass_count; p++) {
-            const struct sp_layout_pass *pass = &layout->passes[p];
-            for (int k = 0; k < pass->part_count && *suited && status == SPLAT_OK; k++) {
-                splat_acsr **made = &layout->acsr[(m * SP_PASSES_MAX + p) * SP_PARTS_MAX + k];
-                bool whole =
-                    pass->parts[k].kind == SP_PART_ALL && pass->rows.zones == 1 && pass->columns[k].zones == 1;
-                if (whole)
-                    *made = sp_acsr_retain(set->acsr[m]);
-                else
-                    status = sp_lattice_acsr(set->acsr[m], &pass->rows, &pass->columns[k], &pass->parts[k], made);
-                *suited = *made != NULL;
-            }
+    for (int p = 0; p < layout->pass_count; p++)
+        for (int k = 0; k < layout->passes[p].part_count && *suited && status == SPLAT_OK; k++) {
+            status = realise_shorter(layout, set, p, k, suited);
+            if (status == SPLAT_OK && !*suited)
+                status = realise_part(layout, set, p, k, suited);
         }
     if (status != SPLAT_OK || !*suited)
         sp_layout_free(layout);

@@ -17,6 +17,7 @@
 #include "analysis/plan.h"
 #include "analysis/split.h"
 #include "analysis/values.h"
+#include "analysis/view.h"
 #include "common/error.h"
 
 static double now_ms(void)
@@ -151,10 +152,22 @@ static enum splat_status build_passes(const struct sp_layout *layout, struct spl
     return status;
 }
 
+bool sp_plan_has_cut_zones(const splat_plan *plan)
+{
+    bool cut = false;
+    for (int64_t p = 0; p < plan->pass_count; p++) {
+        cut |= sp_view_is_cut(&plan->passes[p].row_view);
+        for (int32_t v = 0; v < plan->passes[p].column_view_count; v++)
+            cut |= sp_view_is_cut(&plan->views[plan->passes[p].column_view + v]);
+    }
+    return cut;
+}
+
+/* Kernels of affine bounds alone have no registers for zones that are cut. */
 static bool needs_more_than_bounds(const splat_plan *plan)
 {
     const uint32_t affine = 1u << SP_PRED_NONE | 1u << SP_PRED_LOWER | 1u << SP_PRED_UPPER | 1u << SP_PRED_BOUNDS;
-    return (plan->predicate_mask & ~affine) != 0;
+    return (plan->predicate_mask & ~affine) != 0 || sp_plan_has_cut_zones(plan);
 }
 
 static void drop_tiles(struct splat_plan *plan)
@@ -359,10 +372,10 @@ static splat_acsr_run tokens_of(const struct sp_view *view, int64_t first, int64
     int32_t start = (int32_t)sp_view_token(view, first);
     if (view->zones == 1)
         return (splat_acsr_run){start, 0, 1, (int32_t)sp_min64(count, view->len - rank)};
-    /* Copies end with the last grid row that is whole in the zone. */
-    int64_t ranks = zone == sp_view_cut_zone(view) ? (int64_t)view->whole * c : sp_view_zone_ranks(view, zone);
-    int64_t y = sp_ceil_div(sp_min64(count, ranks - rank), c);
-    return (splat_acsr_run){start, y > 1 ? view->n0 : 0, (int32_t)y, (int32_t)c};
+    struct sp_strip strip = sp_view_strip(view, zone);
+    int64_t y = sp_ceil_div(sp_min64(count, strip.rows * c - rank), c);
+    start = (int32_t)(view->n0 * (rank / c) + strip.begin);
+    return (splat_acsr_run){start, y > 1 ? view->n0 : 0, (int32_t)y, (int32_t)(strip.end - strip.begin)};
 }
 
 /* The queries of a row tile. */

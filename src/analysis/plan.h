@@ -6,6 +6,8 @@
 #ifndef SP_PLAN_H
 #define SP_PLAN_H
 
+#include <stdbool.h>
+
 #include "acsr/mask.h"
 #include "splat.h"
 
@@ -152,6 +154,9 @@ struct splat_plan {
  * segment. */
 int sp_predicate_allows(const splat_plan *plan, const struct sp_segment *segment, int32_t t, int64_t row0,
                         int64_t col0, int64_t i, int64_t j);
+
+/* Whether the last grid row of some view ends within a zone, so that some ranks hold nothing (view.h). */
+bool sp_plan_has_cut_zones(const splat_plan *plan);
 
 const char *sp_predicate_name(enum sp_pred_kind kind);
 const char *sp_view_name(enum sp_view_kind kind);

@@ -23,9 +23,10 @@ static bool rows_in_zones(const splat_acsr *acsr, const struct sp_view *view)
                 splat_acsr_run run = sp_template_at(&acsr->templates[family->first + (uint64_t)k], t);
                 int64_t x = run.start % view->n0;
                 bool moves = run.count > 1 && run.stride % view->n0 != 0;
-                if (moves || x % view->c + run.width > view->c || (zone >= 0 && zone != x / view->c))
+                int64_t first = sp_view_zone_of(view, x), end = sp_view_strip(view, first).end;
+                if (moves || x + run.width > end || (zone >= 0 && zone != first))
                     return false;
-                zone = x / view->c;
+                zone = first;
             }
         }
     }
@@ -111,7 +112,12 @@ static void add_row_tile(const struct sp_mask_set *set, const struct splat_plan 
     const struct sp_view *rows = &pass->row_view;
     int64_t begin = (int64_t)row_tile->tile * plan->tile_rows, in_zone = begin % rows->pitch;
     int64_t count = sp_min64(plan->tile_rows, sp_view_zone_ranks(rows, begin / rows->pitch) - in_zone);
-    int64_t first = sp_view_token(rows, begin), last = sp_view_token(rows, begin + count - 1);
+    int64_t first = -1, last = -1;
+    for (int64_t r = 0; r < count; r++) { /* tokens ascend, some ranks hold none */
+        int64_t token = sp_view_token(rows, begin + r);
+        first = first < 0 ? token : first;
+        last = token < 0 ? last : token;
+    }
     for (int32_t n = 0; n < row_tile->segment_count; n++) {
         const struct sp_segment *segment = &plan->segments[row_tile->segment + n];
         const struct sp_view *columns = &plan->views[pass->column_view + SP_SEGMENT_VIEW(segment->code)];

@@ -6,9 +6,9 @@
 struct sp_view sp_view_make(enum sp_view_kind kind, int64_t n0, int64_t c, int64_t len)
 {
     struct sp_view view = {.kind = (int32_t)kind, .n0 = (int32_t)n0, .c = (int32_t)c, .len = (int32_t)len};
-    view.zones = (int32_t)sp_ceil_div(n0, c);
     view.whole = (int32_t)(len / n0);
     view.rest = (int32_t)(len % n0);
+    view.zones = (int32_t)sp_ceil_div(n0, c) + sp_view_is_cut(&view);
     /* One zone needs no tile boundary at its end. */
     int64_t ranks = c * sp_ceil_div(len, n0);
     view.pitch = view.zones == 1 ? (int32_t)len
@@ -21,9 +21,9 @@ bool sp_view_fits(const struct sp_view *view)
     return sp_view_positions(view) < INT32_MAX;
 }
 
-int32_t sp_view_cut_zone(const struct sp_view *view)
+bool sp_view_is_cut(const struct sp_view *view)
 {
-    return view->rest % view->c ? view->rest / view->c : -1;
+    return view->rest % view->c != 0;
 }
 
 int64_t sp_view_positions(const struct sp_view *view)
@@ -31,16 +31,31 @@ int64_t sp_view_positions(const struct sp_view *view)
     return (int64_t)view->zones * view->pitch;
 }
 
+struct sp_strip sp_view_strip(const struct sp_view *view, int64_t zone)
+{
+    int64_t x = zone * view->c;
+    if (x < view->rest)
+        return (struct sp_strip){x, x, sp_min64(x + view->c, view->rest), (int64_t)view->whole + 1};
+    x -= sp_view_is_cut(view) ? view->c : 0;
+    return (struct sp_strip){x, sp_max64(x, view->rest), x + view->c, view->whole};
+}
+
+int64_t sp_view_zone_of(const struct sp_view *view, int64_t x)
+{
+    return x / view->c + (sp_view_is_cut(view) && x >= view->rest);
+}
+
 int64_t sp_view_zone_ranks(const struct sp_view *view, int64_t zone)
 {
-    return (int64_t)view->whole * view->c + sp_clamp64(view->rest - zone * view->c, 0, view->c);
+    return view->zones == 1 ? view->len : sp_view_strip(view, zone).rows * view->c;
 }
 
 int64_t sp_view_token(const struct sp_view *view, int64_t position)
 {
     int64_t zone = position / view->pitch, rank = position % view->pitch;
-    int64_t x = zone * view->c + rank % view->c, token = view->n0 * (rank / view->c) + x;
-    return token < view->len && rank < sp_view_zone_ranks(view, zone) ? token : -1;
+    struct sp_strip strip = sp_view_strip(view, zone);
+    int64_t x = strip.x + rank % view->c, y = rank / view->c;
+    return x >= strip.begin && x < strip.end && y < strip.rows ? view->n0 * y + x : -1;
 }
 
 bool sp_view_next_tile(const struct sp_view *view, int64_t tile, int64_t *position, int64_t *count)

@@ -13,6 +13,11 @@
  * Positions number the tokens tile by tile: position z*pitch + r. `pitch` is a multiple of every tile size, so that
  * tiles never straddle zones; positions between a zone's last token and the next zone hold nothing. A mask under
  * views is a mask of positions, and everything after the views (tiles, segments, predicates) speaks of positions.
+ *
+ * Where n0 does not divide the length, the last grid row is not complete. Zones that end before its end have a rank more
+ * for each column. The zone that its end cuts comes twice: once with that row, holding the columns before the end, and
+ * once without, holding the others. Its other ranks hold nothing, so that every zone is a box of one of two grids, of n0
+ * columns and the whole rows, or of the columns before the end and one row more.
  */
 #ifndef SP_VIEW_H
 #define SP_VIEW_H
@@ -32,13 +37,20 @@ struct sp_view sp_view_make(enum sp_view_kind kind, int64_t n0, int64_t c, int64
 /* Whether the view has fewer than 2^31 positions. */
 bool sp_view_fits(const struct sp_view *view);
 
-/* The zone where the last, incomplete row of the grid ends inside the zone, or -1. Its tokens of that row cannot be
- * part of a copy: a box that holds them would reach beyond the tensor. */
-int32_t sp_view_cut_zone(const struct sp_view *view);
-
 int64_t sp_view_positions(const struct sp_view *view);
 
-/* Tokens of a zone. */
+/* A zone's place in the grid: rank 0 is in column `x`; its tokens are in columns [begin, end) of `rows` grid rows. */
+struct sp_strip {
+    int64_t x, begin, end, rows;
+};
+
+struct sp_strip sp_view_strip(const struct sp_view *view, int64_t zone);
+
+/* The zone that holds column x of the grid, and whether some zone comes twice. */
+int64_t sp_view_zone_of(const struct sp_view *view, int64_t x);
+bool sp_view_is_cut(const struct sp_view *view);
+
+/* Ranks of a zone, those that hold nothing included. */
 int64_t sp_view_zone_ranks(const struct sp_view *view, int64_t zone);
 
 /* The token at a position, or -1 where there is none. */

@@ -6,10 +6,10 @@
 typedef long long sp_i64;
 
 /* A view of a sequence (src/analysis/view.h): token n0*y + x is in zone x >> c_log2, at rank (y << c_log2) + x % c
- * of it, which is position zone*pitch + rank. */
+ * of it, which is position zone*pitch + rank; beyond a zone that `rest` cuts, one zone further. */
 struct sp_launch_view {
     int n0, c_log2, pitch;
-    int rest; /* length % n0: zones that end below it have one grid row more */
+    int rest; /* length % n0: columns below it have one grid row more, and zones of their own */
 };
 
 struct sp_launch_args {

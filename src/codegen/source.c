@@ -48,6 +48,7 @@ static enum splat_status write_params(const struct sp_spec *spec, struct sp_strb
     }
     sp_strbuf_printf(out, "constexpr bool MASK_MAP = %s;\n", spec->mask_map ? "true" : "false");
     sp_strbuf_printf(out, "constexpr bool LATTICE = %s;\n", spec->lattice ? "true" : "false");
+    sp_strbuf_printf(out, "constexpr bool CUT_ZONES = %s;\n", spec->cut_zones ? "true" : "false");
     sp_strbuf_printf(out, "constexpr bool MERGE = %s;\n", spec->merge ? "true" : "false");
     sp_strbuf_printf(out, "constexpr bool FOLD = %s;\n", spec->fold ? "true" : "false");
     sp_strbuf_printf(out, "constexpr bool SPLIT = %s;\n", spec->split ? "true" : "false");
@@ -76,6 +77,7 @@ static enum splat_status write_sparse_params(const struct sp_spec *spec, struct 
     sp_strbuf_printf(out, "constexpr int BLOCKS_PER_SM = %d;\n", (int)spec->blocks_per_sm);
     sp_strbuf_printf(out, "constexpr bool MASK_MAP = %s;\n", spec->mask_map ? "true" : "false");
     sp_strbuf_printf(out, "constexpr bool LATTICE = %s;\n", spec->lattice ? "true" : "false");
+    sp_strbuf_printf(out, "constexpr bool CUT_ZONES = %s;\n", spec->cut_zones ? "true" : "false");
     sp_strbuf_printf(out, "constexpr unsigned PREDICATE_MASK = 0x%x;\n", (unsigned)spec->predicate_mask);
     sp_strbuf_printf(out, "constexpr int SHARED_BYTES = %lld;\n", (long long)sp_spec_shared_bytes(spec));
     return SPLAT_OK;

@@ -206,6 +206,7 @@ enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *opti
         .predicate_mask = predicate_set(plan->predicate_mask),
         .mask_map = plan->map != NULL,
         .lattice = has_lattice(plan),
+        .cut_zones = sp_plan_has_cut_zones(plan),
         .merge = plan->launch_count > 1,
         .fold = plan->fold > 1,
         .split = plan->split_count > 0,
@@ -246,6 +247,7 @@ void sp_spec_print(const struct sp_spec *spec, struct sp_strbuf *out)
     sp_emit_predicate_names(spec, out);
     sp_strbuf_printf(out, "\nmask_map       %s\n", spec->mask_map ? "yes" : "no");
     sp_strbuf_printf(out, "lattice        %s\n", spec->lattice ? "yes" : "no");
+    sp_strbuf_printf(out, "cut_zones      %s\n", spec->cut_zones ? "yes" : "no");
     sp_strbuf_printf(out, "merge          %s\n", spec->merge ? "yes" : "no");
     sp_strbuf_printf(out, "fold           %s\n", spec->fold ? "yes" : "no");
     sp_strbuf_printf(out, "split          %s\n", spec->split ? "yes" : "no");

@@ -18,6 +18,7 @@ struct sp_spec {
     uint32_t predicate_mask; /* of enum sp_pred_kind: which predicates the kernel must know */
     int32_t mask_map;        /* 1: (batch, head) -> mask is looked up */
     int32_t lattice;         /* 1: tiles may walk the sequence in other orders than token by token */
+    int32_t cut_zones;       /* 1: the last grid row of a view ends within a zone */
     int32_t merge;           /* 1: later launches merge into the results of earlier ones */
     int32_t fold;            /* 1: query heads of a group share row tiles */
     int32_t split;           /* 1: long row tiles come in parts; there is a second kernel that combines them */

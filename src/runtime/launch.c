@@ -110,16 +110,16 @@ static enum splat_status encode_grid(const splat_kernel *kernel, const char *nam
                            "cuTensorMapEncodeTiled");
 }
 
-/* A tensor under a view, with `longer` more grid rows than are whole; without views [batch, heads, 1, rows, dim].
- */
+/* A tensor under a view: the grid rows that are whole, or, with `longer`, the columns that have one more; without
+ * views [batch, heads, 1, rows, dim]. */
 static enum splat_status encode_map(const splat_kernel *kernel, const char *name, const splat_tensor *tensor,
                                     int64_t batch, int64_t heads, const struct sp_view *view, int longer,
                                     int64_t dim, int64_t tile, struct tensor_map *map)
 {
     const int64_t row = tensor->row_stride;
     return kernel->lattice
-               ? encode_grid(kernel, name, tensor, batch, heads, row, view->n0 * row, view->n0,
-                             view->whole + longer, view->c, dim, tile, map)
+               ? encode_grid(kernel, name, tensor, batch, heads, row, view->n0 * row,
+                             longer ? view->rest : view->n0, view->whole + longer, view->c, dim, tile, map)
                : encode_grid(kernel, name, tensor, batch, heads, row, 0, view->len, 1, tile, dim, tile, map);
 }
 
@@ -135,7 +135,7 @@ static enum splat_status encode_view(const splat_kernel *kernel, const char *nam
     *count += 1 + kernel->lattice;
     if (!kernel->lattice || status != SPLAT_OK)
         return status;
-    if (view->rest < view->c) {
+    if (view->rest == 0) {
         map[1] = map[0];
         return SPLAT_OK;
     }

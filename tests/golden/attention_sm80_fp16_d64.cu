@@ -36,6 +36,7 @@ constexpr int WARPS = 4;
 constexpr int BLOCKS_PER_SM = 2;
 constexpr bool MASK_MAP = false;
 constexpr bool LATTICE = false;
+constexpr bool CUT_ZONES = false;
 constexpr bool MERGE = false;
 constexpr bool FOLD = false;
 constexpr bool SPLIT = false;
@@ -50,10 +51,10 @@ constexpr int SHARED_BYTES = 27696;
 typedef long long sp_i64;
 
 /* A view of a sequence (src/analysis/view.h): token n0*y + x is in zone x >> c_log2, at rank (y << c_log2) + x % c
- * of it, which is position zone*pitch + rank. */
+ * of it, which is position zone*pitch + rank; beyond a zone that `rest` cuts, one zone further. */
 struct sp_launch_view {
     int n0, c_log2, pitch;
-    int rest; /* length % n0: zones that end below it have one grid row more */
+    int rest; /* length % n0: columns below it have one grid row more, and zones of their own */
 };
 
 struct sp_launch_args {
@@ -521,16 +522,19 @@ __device__ __forceinline__ const char *mask_data(const sp_launch_args &args, int
 // Where a tile begins under a view: the first token's place in the grid, and the step from one grid row to the next.
 struct Place {
     int x, y;
-    int longer; // 1: the zone has a grid row that is not complete elsewhere
+    int longer; // 1: the zone has the last grid row, which is not complete, and columns below view.rest only; 0: the others
 };
 
 __device__ __forceinline__ Place place_of(const sp_launch_view &view, int position)
 {
     const int zone = position / view.pitch;
     Place place;
+    const int columns = 1 << view.c_log2;
     place.x = zone << view.c_log2;
     place.y = (position - zone * view.pitch) >> view.c_log2;
-    place.longer = place.x + (1 << view.c_log2) <= view.rest;
+    place.longer = place.x < view.rest;
+    if (CUT_ZONES && !place.longer && view.rest & (columns - 1))
+        place.x -= columns; // the zone cut by the end of the last row comes twice
     return place;
 }
 
@@ -538,7 +542,8 @@ __device__ __forceinline__ Place place_of(const sp_launch_view &view, int positi
 __device__ __forceinline__ int token_of(const sp_launch_view &view, const Place &place, int row)
 {
     const int x = place.x + (row & ((1 << view.c_log2) - 1));
-    return x < view.n0 ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
+    const bool here = CUT_ZONES ? (x < view.rest) == place.longer : x < view.n0;
+    return here ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
 }
 
 // The query of row `row` of a row tile.

@@ -143,6 +143,9 @@ const std::vector<Mutant> &portable_mutants()
         // -- views, and launches that merge
         {"tokens of a grid row taken for the next", "grid-view", "int token_of(", "row >> view.c_log2", "row"},
         {"zones one token wide", "grid-view", "Place place_of(", "zone << view.c_log2", "zone"},
+        {"a cut zone's columns in the next", "cut-zone", "Place place_of(", "place.x -= columns;", ""},
+        {"columns of both halves of a cut zone", "cut-zone", "int token_of(", "(x < view.rest) == place.longer",
+         "true"},
         {"tiles begin with their zone", "residue", "Place place_of(", "(position - zone * view.pitch)",
          "(0 * zone)"},
         {"columns under the view of the rows", "comb-view", "", "args.column_views[LATTICE ? cursor.view : 0]",

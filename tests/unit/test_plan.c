@@ -22,12 +22,29 @@ static splat_plan *plan_of(const splat_mask *mask, const splat_options *options)
 
 /* ---- Walking a plan's tables ---- */
 
-/* The token at a position of a view, or -1: token n0*y + x is in zone x / c at rank c*y + x % c. */
+/* The token at a position of a view, or -1: token n0*y + x is in zone x / c at rank c*y + x % c; where the last grid
+ * row ends within a zone, tokens in columns beyond its end are one zone further. */
 static int64_t token_at(const struct sp_view *view, int64_t position)
 {
-    int64_t zone = position / view->pitch, rank = position % view->pitch;
-    int64_t x = zone * view->c + rank % view->c, token = view->n0 * (rank / view->c) + x;
-    return zone < view->zones && x < view->n0 && token < view->len ? token : -1;
+    const int64_t n0 = view->n0, c = view->c, rest = view->len % n0, zone = position / view->pitch;
+    const int64_t rank = position % view->pitch;
+    for (int64_t x = rank % c; x < n0; x += c) {
+        int64_t token = n0 * (rank / c) + x;
+        if (x / c + (rest % c != 0 && x >= rest) == zone)
+            return zone < view->zones && token < view->len ? token : -1;
+    }
+    return -1;
+}
+
+/* Whether ranks of a row tile hold nothing because the last grid row's end cuts its zone. These rows allow nothing, so
+ * that no tile of theirs is FULL. */
+static bool row_holes(const struct sp_pass *pass, int64_t row0, int64_t rows)
+{
+    const struct sp_view *view = &pass->row_view;
+    int64_t tokens = 0;
+    for (int64_t r = row0; r < row0 + rows; r++)
+        tokens += token_at(view, r) >= 0;
+    return tokens > 0 && tokens < rows && view->len % view->n0 % view->c != 0;
 }
 
 struct walk {
@@ -78,7 +95,7 @@ static void walk_tile(struct walk *walk, const struct sp_pass *pass, const struc
             if (walk->covered[at]++)
                 FAIL("%s: pair (%lld, %lld) is computed twice", walk->what, (long long)i, (long long)j);
         }
-    if (kind != SP_PRED_NONE && refused == 0)
+    if (kind != SP_PRED_NONE && refused == 0 && !row_holes(pass, row0, plan->tile_rows))
         FAIL("%s: the tile at (%lld, %lld) is full but runs predicate %s", walk->what, (long long)row0,
              (long long)col0, sp_predicate_name((enum sp_pred_kind)kind));
     if (allowed == 0)
@@ -90,7 +107,7 @@ static void walk_tile(struct walk *walk, const struct sp_pass *pass, const struc
 static void walk_row_tile(struct walk *walk, const struct sp_pass *pass, const struct sp_row_tile *row_tile)
 {
     int64_t row0 = (int64_t)row_tile->tile * walk->plan->tile_rows, tiles = 0;
-    if (token_at(&pass->row_view, row0) < 0)
+    if (token_at(&pass->row_view, row0) < 0 && !row_holes(pass, row0, walk->plan->tile_rows))
         FAIL("%s: row tile %d begins behind the last query", walk->what, row_tile->tile);
     for (int32_t s = 0; s < row_tile->segment_count; s++) {
         const struct sp_segment *segment = &walk->plan->segments[row_tile->segment + s];
