@@ -225,7 +225,7 @@ enum splat_status splat_acsr_row(const splat_acsr *acsr, int64_t i, splat_acsr_r
     struct sp_row_eval eval = {.q_len = acsr->q_len, .kv_len = acsr->kv_len, .row = i, .step = 1, .valid = 1};
     struct sp_runs raw = {0}, canonical = {0};
     push_bits(&eval, acsr->bits + family->first, acsr->kv_len, &raw);
-    sp_runs_canonical(&eval, &raw, &canonical);
+    sp_runs_canonical(&eval, &raw, INT64_MAX, &canonical);
     for (int64_t k = 0; k < canonical.count && k < capacity; k++) {
         const struct sp_sym_run *run = &canonical.runs[k];
         runs[k] = (splat_acsr_run){(int32_t)run->start.v, (int32_t)run->stride, (int32_t)run->count.v,

@@ -103,8 +103,9 @@ static bool evaluate(struct builder *b, int64_t row, int64_t step, int64_t want)
 {
     struct sp_row_eval eval = {.q_len = b->q_len, .kv_len = b->kv_len, .row = row, .step = step, .valid = want};
     b->source->row(b->source, &eval, &b->raw);
+    const int64_t most = SP_ACSR_MAX_RUNS(b->kv_len);
     if (!eval.bits)
-        sp_runs_canonical(&eval, &b->raw, &b->canonical);
+        sp_runs_canonical(&eval, &b->raw, most, &b->canonical);
     struct piece *next = &b->next;
     const struct sp_runs *runs = &b->canonical;
     next->rows = eval.valid;
@@ -112,14 +113,14 @@ static bool evaluate(struct builder *b, int64_t row, int64_t step, int64_t want)
         b->failed = true;
         return false;
     }
-    if (eval.bits || runs->count > SP_ACSR_MAX_RUNS(b->kv_len)) {
+    if (eval.bits || runs->count > most) { /* the canonical list may not be complete */
         next->run_count = -1;
-        next->bits = eval.bits ? eval.bits : (next->buffer = rasterise(runs, next->buffer, b->words));
+        next->bits = eval.bits ? eval.bits : (next->buffer = rasterise(&b->raw, next->buffer, b->words));
         if (!next->bits) {
             b->failed = true;
             return false;
         }
-        if (!eval.bits && !constant(runs))
+        if (!eval.bits && !constant(&b->raw))
             next->rows = 1;
         return true;
     }

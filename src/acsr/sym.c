@@ -276,6 +276,31 @@ static int64_t next_edge(const struct sp_sym_run *run, int64_t x)
     return x < block + run->width.v ? block + run->width.v : block + run->stride;
 }
 
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Appends the blocks from list place `first` on, a period's, `times` times more. Returns how far that reaches. */
+static int64_t repeat(struct sp_row_eval *eval, struct sp_runs *out, int64_t first, int64_t period, int64_t times)
+{
+    const int64_t blocks = out->count - first;
+    for (int64_t k = 1; k <= times; k++)
+        for (int64_t i = 0; i < blocks; i++) {
+            struct sp_sym_run *run = append(eval, out);
+            if (!run)
+                return 0;
+            *run = out->runs[first + i];
+            run->start.v += k * period;
+        }
+    return times > 0 ? times * period : 0;
+}
+
 /* Two periodic operands over [begin, end), block by block. Where both and the zone move together from row to row,
  * so does the result; else it holds for the row t = 0 alone. */
 static void push_walk(struct sp_row_eval *eval, enum splat_set_op op, const struct sp_sym_run *a,
@@ -286,12 +311,23 @@ static void push_walk(struct sp_row_eval *eval, enum splat_set_op op, const stru
         limit(eval, 1);
         d = 0;
     }
+    const int64_t period = a->stride / common_divisor(a->stride, b->stride) * b->stride;
+    int64_t mark = INT64_MAX, first = 0; /* the first block that begins here, and its place in the list */
+    bool inside = true;
     for (int64_t x = begin.v; x < end.v && !eval->failed;) {
+        bool was_inside = inside;
+        inside = apply(op, in_block(a, x), in_block(b, x));
+        if (inside && !was_inside && mark == INT64_MAX) {
+            mark = x;
+            first = out->count;
+        } else if (inside && !was_inside && x == mark + period) {
+            x += repeat(eval, out, first, period, (end.v - x) / period - 1);
+        }
         int64_t edge_a = next_edge(a, x), edge_b = next_edge(b, x);
         int64_t edge = edge_a < edge_b ? edge_a : edge_b;
         if (edge > end.v)
             edge = end.v;
-        if (apply(op, in_block(a, x), in_block(b, x)))
+        if (inside)
             sp_push_block(eval, out, (struct sp_aff){x, d}, (struct sp_aff){edge, d});
         x = edge;
     }
@@ -431,11 +467,11 @@ static void join_block(struct joiner *join, struct sp_aff start, struct sp_aff w
     w[1] = block;
 }
 
-void sp_runs_canonical(struct sp_row_eval *eval, const struct sp_runs *in, struct sp_runs *out)
+void sp_runs_canonical(struct sp_row_eval *eval, const struct sp_runs *in, int64_t most, struct sp_runs *out)
 {
     struct joiner join = {.eval = eval, .out = out};
     out->count = 0;
-    for (int64_t i = 0; i < in->count && !eval->failed; i++) {
+    for (int64_t i = 0; i < in->count && out->count <= most && !eval->failed; i++) {
         const struct sp_sym_run *run = &in->runs[i];
         struct sp_aff start = run->start, left = run->count;
         while (sp_lt(eval, sp_const(0), left)) {

@@ -116,7 +116,7 @@ void sp_runs_combine(struct sp_row_eval *eval, enum splat_set_op op, const struc
                      const struct sp_runs *b, struct sp_runs *out);
 void sp_runs_complement(struct sp_row_eval *eval, const struct sp_runs *a, struct sp_runs *out);
 
-/* Rewrites a list in the canonical row encoding (acsr.h). */
-void sp_runs_canonical(struct sp_row_eval *eval, const struct sp_runs *in, struct sp_runs *out);
+/* Rewrites a list in the canonical row encoding (acsr.h). Stops when that has more than `most` runs. */
+void sp_runs_canonical(struct sp_row_eval *eval, const struct sp_runs *in, int64_t most, struct sp_runs *out);
 
 #endif
