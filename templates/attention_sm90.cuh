@@ -307,7 +307,8 @@ __device__ __forceinline__ ItemPlace read_place(unsigned shared, int item)
         place.rows.x = static_cast<int>(b.word[0]);
         place.rows.y = static_cast<int>(b.word[1]);
         place.heads = static_cast<int>(b.word[2]);
-        place.rows.longer = CUT_ZONES ? static_cast<int>(b.word[3]) : 0;
+        if constexpr (CUT_ZONES)
+            place.rows.longer = static_cast<int>(b.word[3]);
     }
     return place;
 }
@@ -502,7 +503,7 @@ __device__ __forceinline__ void copy_queries(const sp_launch_args &args, const T
     }
     if constexpr (LATTICE || FOLD) {
         const QueryMap rows = map_queries(args, work.row_tile.tile, pair);
-        write_record(record + 32, rows.rows.place.x, rows.rows.place.y, rows.heads, rows.rows.place.longer);
+        write_record(record + 32, rows.rows.place.x, rows.rows.place.y, rows.heads, CUT_ZONES ? rows.rows.place.longer : 0);
     }
     if (work.row_tile.segment_count == 0) {
         barrier_arrive(barrier);

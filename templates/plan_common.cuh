@@ -68,12 +68,16 @@ __device__ __forceinline__ Place place_of(const sp_launch_view &view, int positi
 {
     const int zone = position / view.pitch;
     Place place;
-    const int columns = 1 << view.c_log2;
     place.x = zone << view.c_log2;
     place.y = (position - zone * view.pitch) >> view.c_log2;
-    place.longer = place.x < view.rest;
-    if (CUT_ZONES && !place.longer && view.rest & (columns - 1))
-        place.x -= columns; // the zone cut by the end of the last row comes twice
+    if constexpr (CUT_ZONES) {
+        const int columns = 1 << view.c_log2;
+        place.longer = place.x < view.rest;
+        if (!place.longer && view.rest & (columns - 1))
+            place.x -= columns; // the zone cut by the end of the last row comes twice
+    } else {
+        place.longer = place.x + (1 << view.c_log2) <= view.rest;
+    }
     return place;
 }
 
@@ -81,8 +85,10 @@ __device__ __forceinline__ Place place_of(const sp_launch_view &view, int positi
 __device__ __forceinline__ int token_of(const sp_launch_view &view, const Place &place, int row)
 {
     const int x = place.x + (row & ((1 << view.c_log2) - 1));
-    const bool here = CUT_ZONES ? (x < view.rest) == place.longer : x < view.n0;
-    return here ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
+    if constexpr (CUT_ZONES)
+        return (x < view.rest) == place.longer ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
+    else
+        return x < view.n0 ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
 }
 
 // The query of row `row` of a row tile.

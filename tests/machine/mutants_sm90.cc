@@ -339,10 +339,9 @@ const std::vector<Mutant> &hopper_mutants()
         // -- views, and launches that merge
         {"zones one token wide", "h-grid-view", "Place place_of(", "zone << view.c_log2", "zone"},
         {"the coordinates of a grid swapped", "h-grid-view", COPY, "x, y, head", "y, x, head"},
-        {"all zones are short", "h-residue", "Place place_of(", "place.longer = place.x",
-         "place.longer = 1000000 + place.x"},
-        {"all zones are long", "h-residue", "Place place_of(", "place.x < view.rest",
-         "place.x < view.n0"},
+        {"all zones are short", "h-residue", "Place place_of(", "place.longer = place.x +",
+         "place.longer = 1000000 + place.x +"},
+        {"all zones are long", "h-residue", "Place place_of(", "<= view.rest", "<= view.n0"},
         {"a cut zone's columns in the next", "h-cut-zone", "Place place_of(", "place.x -= columns;", ""},
         {"columns of both halves of a cut zone", "h-cut-rows", "int token_of(", "(x < view.rest) == place.longer",
          "true"},
