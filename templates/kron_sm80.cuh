@@ -24,10 +24,16 @@
 #include "ptx_kron.cuh"
 // splat:end
 
-constexpr int WARPS = ROW_WARPS * COL_WARPS, THREADS = 32 * WARPS;
+// splat:region(common)
+#include "kron_common.cuh"
+// splat:end
+
+constexpr int WARPS = ROW_WARPS * COL_WARPS * RUN_WARPS, THREADS = 32 * WARPS;
+constexpr int MINE = RUN / RUN_WARPS; // matrices of a warp
 constexpr int BLOCK_ROWS = ROW_WARPS * ROW_TILES * 16, BLOCK_COLS = COL_WARPS * COL_TILES * 8;
 constexpr int PER_CHUNK = 16 / ELEMENT;
 constexpr int K_STEP = ELEMENT == 2 ? 16 : 8; // depth of one matrix instruction
+constexpr bool FP32 = ELEMENT == 4 && !TF32; // no matrix instruction: each thread multiplies on its own
 
 // ---- Shared memory ----
 
@@ -45,7 +51,7 @@ template <Along ALONG, int ROWS> struct Tile {
     static constexpr int ALL_LINES = IN_RUNS ? LINES : LINES * RUN;
     static constexpr int CHUNKS = INSIDE * (IN_RUNS ? RUN : 1) / PER_CHUNK; // a line
     static constexpr int AT_ONCE = RUN * ELEMENT * (ELEMENT == 2 ? 2 : 1);  // bytes that a lane loads along k
-    static constexpr int RESIDUE = ALONG == ALONG_K       ? 1
+    static constexpr int RESIDUE = ALONG == ALONG_K || (FP32 && K_INSIDE) ? 1
                                    : ALONG != RUN_ALONG_K ? (ELEMENT == 2 ? 1 : 2)
                                    : AT_ONCE == 32        ? 1
                                    : AT_ONCE == 16        ? 4
@@ -58,25 +64,18 @@ template <Along ALONG, int ROWS> struct Tile {
 using LeftTile = Tile<LEFT, BLOCK_ROWS>;
 using RightTile = Tile<RIGHT, BLOCK_COLS>;
 constexpr int LEFT_SLOTS = KEEP_LEFT ? KEEP_LEFT : STAGES, RIGHT_SLOTS = KEEP_RIGHT ? KEEP_RIGHT : STAGES;
-static_assert(SHARED_BYTES == LEFT_SLOTS * LeftTile::BYTES + RIGHT_SLOTS * RightTile::BYTES, "shared memory");
+constexpr int STAGING_OFFSET = LEFT_SLOTS * LeftTile::BYTES + RIGHT_SLOTS * RightTile::BYTES;
+constexpr int STAGED_COL = 12; // words that 8 rows of a column take, so that lanes meet no bank conflict
+constexpr int STAGED_WORDS = BLOCK_COLS * ROW_WARPS * STAGED_COL; // of a matrix
+static_assert(SHARED_BYTES == STAGING_OFFSET + (RUN_WARPS > 1 ? 4 * RUN * STAGED_WORDS : 0), "shared memory");
 constexpr bool ROWS_MOVE = !BIAS_ROWS; // a thread block goes along rows, the right operand its own; else along columns
-static_assert(K_TILE % 16 == 0 && COL_TILES % 2 == 0 && STAGES >= 2 && RUN * ELEMENT <= 16, "sizes");
+static_assert(K_TILE % (FP32 ? 8 : 16) == 0 && COL_TILES % 2 == 0 && STAGES >= 2, "sizes");
+static_assert(RUN_WARPS == 1 ? RUN * ELEMENT <= 16 : FP32 && MINE == 1 && OUT_RUN, "a run is a chunk, or each warp has one of its matrices");
 
 // What there is of an operand from the tile's corner on.
 struct Left {
     int rows, k, matrices;
 };
-
-__device__ __forceinline__ unsigned load_element(const char *address)
-{
-    return ELEMENT == 2 ? *reinterpret_cast<const unsigned short *>(address)
-                        : *reinterpret_cast<const unsigned *>(address);
-}
-
-__device__ __forceinline__ int smaller(int a, int b)
-{
-    return a < b ? a : b;
-}
 
 // A tile whose corner is at `from`, element by element.
 template <Along ALONG, int ROWS>
@@ -116,45 +115,46 @@ __device__ __forceinline__ void copy_tile(unsigned to, const sp_kron_operand &x,
     const int lines_left = T::K_INSIDE ? left.rows : left.k, inside_left = T::K_INSIDE ? left.k : left.rows;
     const sp_kron_i64 line_stride = T::K_INSIDE ? x.row : x.k, inside_stride = T::K_INSIDE ? x.k : x.row;
     const int thread = static_cast<int>(thread_index()); // so that addresses are not kept between steps
+    if constexpr (THREADS % T::CHUNKS == 0 && T::ALL_LINES == T::LINES) {
+        // A thread's chunks lie below each other: what follows from the first is worked out once.
+        constexpr int STEP = THREADS / T::CHUNKS; // lines
+        const int chunk = thread % T::CHUNKS, first = chunk * PER_CHUNK;
+        const int inside = T::IN_RUNS ? inside_left * RUN - first : inside_left - first;
+        const int bytes = smaller(inside > 0 ? inside : 0, PER_CHUNK) * ELEMENT;
+        int line = thread / T::CHUNKS;
+        const char *source =
+            from + (line * line_stride + (T::IN_RUNS ? first / RUN * inside_stride + first % RUN : first)) * ELEMENT;
+        unsigned address = to + line * T::PITCH + 16 * chunk;
 #pragma unroll 2
-    for (int round = 0; round < ROUNDS; ++round) {
-        const int at = round * THREADS + thread;
-        if (COUNT % THREADS != 0 && at >= COUNT)
-            break;
-        const int chunk = at % T::CHUNKS, any_line = at / T::CHUNKS;
-        const int j = any_line / T::LINES, line = any_line % T::LINES;
-        const unsigned address = to + any_line * T::PITCH + 16 * chunk;
-        const int first = chunk * PER_CHUNK;
-        int present = T::IN_RUNS ? inside_left * RUN - first : inside_left - first;
-        present = line < lines_left && (T::IN_RUNS || j < left.matrices) ? smaller(present > 0 ? present : 0, PER_CHUNK) : 0;
-        const sp_kron_i64 offset =
-            line * line_stride + (T::IN_RUNS ? first / RUN * inside_stride : j * x.matrix + first);
-        copy_async_part(address, present ? from + offset * ELEMENT : from, present * ELEMENT);
+        for (int round = 0; round < ROUNDS; ++round) {
+            if (COUNT % THREADS != 0 && line >= T::LINES)
+                break;
+            const bool present = line < lines_left && bytes > 0;
+            copy_async_part(address, present ? source : from, present ? bytes : 0);
+            line += STEP;
+            address += STEP * T::PITCH;
+            source += STEP * line_stride * ELEMENT;
+        }
+    } else {
+#pragma unroll 2
+        for (int round = 0; round < ROUNDS; ++round) {
+            const int at = round * THREADS + thread;
+            if (COUNT % THREADS != 0 && at >= COUNT)
+                break;
+            const int chunk = at % T::CHUNKS, any_line = at / T::CHUNKS;
+            const int j = any_line / T::LINES, line = any_line % T::LINES;
+            const unsigned address = to + any_line * T::PITCH + 16 * chunk;
+            const int first = chunk * PER_CHUNK;
+            int present = T::IN_RUNS ? inside_left * RUN - first : inside_left - first;
+            present = line < lines_left && (T::IN_RUNS || j < left.matrices) ? smaller(present > 0 ? present : 0, PER_CHUNK) : 0;
+            const sp_kron_i64 offset =
+                line * line_stride + (T::IN_RUNS ? first / RUN * inside_stride + first % RUN : j * x.matrix + first);
+            copy_async_part(address, present ? from + offset * ELEMENT : from, present * ELEMENT);
+        }
     }
 }
 
 // ---- Fragments ----
-
-// Words from shared memory, as few loads as its alignment allows: COUNT is 1, 2, 4 or 8.
-template <int COUNT> __device__ __forceinline__ void load_words(unsigned *to, unsigned address)
-{
-    if constexpr (COUNT == 1) {
-        to[0] = load_shared_u32(address);
-    } else if constexpr (COUNT == 2) {
-        unsigned pair[2];
-        load_shared_pair(pair, address);
-        to[0] = pair[0];
-        to[1] = pair[1];
-    } else {
-#pragma unroll
-        for (int c = 0; c < COUNT / 4; ++c) {
-            const Chunk chunk = load_shared_chunk(address + 16 * c);
-#pragma unroll
-            for (int w = 0; w < 4; ++w)
-                to[4 * c + w] = chunk.word[w];
-        }
-    }
-}
 
 // Where the element (matrix, row, k) of a tile is; of a tile in runs, where the run is.
 template <Along ALONG, int ROWS> __device__ __forceinline__ unsigned place(unsigned tile, int j, int row, int k)
@@ -197,20 +197,22 @@ __device__ __forceinline__ void load_singles(unsigned (&values)[RUN], unsigned t
     }
 }
 
-using Sums = float[RUN][ROW_TILES][COL_TILES][4];
+using Sums = float[MINE][ROW_TILES][COL_TILES][4];
 
 // ---- Products ----
 
 struct Lane {
     int number, g, t;
-    int row, col; // of the warp in the block's tile
+    int row, col, run; // of the warp in the block's tile: its first
 };
 
 // Worked out where it is needed: kept between, it would take registers from copies.
 __device__ __forceinline__ Lane this_lane()
 {
     const int thread = static_cast<int>(thread_index()), warp = thread / 32, number = thread % 32;
-    return {number, number / 4, number % 4, warp / COL_WARPS * ROW_TILES * 16, warp % COL_WARPS * COL_TILES * 8};
+    const int in_matrix = warp % (ROW_WARPS * COL_WARPS);
+    return {number, number / 4, number % 4, in_matrix / COL_WARPS * ROW_TILES * 16, in_matrix % COL_WARPS * COL_TILES * 8,
+            warp / (ROW_WARPS * COL_WARPS) * MINE};
 }
 
 // Left fragments of matrix j alone, where each matrix lies by itself.
@@ -322,49 +324,116 @@ __device__ __forceinline__ void multiply_step(Sums &sums, unsigned left, unsigne
     }
 }
 
-// One k in fp32: each thread the sums that it would have of a matrix instruction.
-__device__ __forceinline__ void multiply_single(Sums &sums, unsigned left, unsigned right, int k, Lane lane)
+// ---- Products in fp32 ----
+//
+// Each thread has the sums that it would have of a matrix instruction; but columns that are contiguous in shared memory come four at a
+// time, the blocks of two in turn. Numbers that are contiguous along k are loaded four at a time.
+
+constexpr bool QUADS = FP32 && RIGHT == ALONG_ROW; // of columns
+static_assert(!QUADS || RUN == 1, "runs are loaded by themselves");
+constexpr int THREAD_ROWS = 2 * ROW_TILES, THREAD_COLS = 2 * COL_TILES;
+
+// The columns of a thread, from its warp's first: block n of two.
+__device__ __forceinline__ int column_of(int n, int t)
 {
-    unsigned b[COL_TILES][2][RUN];
+    return QUADS ? n / 2 * 16 + 4 * t + n % 2 * 2 : 8 * n + 2 * t;
+}
+
+__device__ __forceinline__ float &sum_of(Sums &sums, int j, int row, int col)
+{
+    return sums[j][row / 2][col / 2][row % 2 * 2 + col % 2];
+}
+
+__device__ __forceinline__ float as_float(unsigned bits)
+{
+    return __int_as_float(static_cast<int>(bits));
+}
+
+constexpr int FOUR = 4; // k, of the left operand in registers
+using LeftFour = unsigned[MINE][THREAD_ROWS][FOUR];
+
+// The element (row, k) of each of the warp's matrices.
+template <Along ALONG, int ROWS>
+__device__ __forceinline__ void load_mine(unsigned (&values)[MINE], unsigned tile, int row, int k, Lane lane)
+{
+    if constexpr (RUN_WARPS == 1)
+        load_singles<ALONG, ROWS>(values, tile, row, k);
+    else
+        values[0] = load_shared_u32(place<ALONG, ROWS>(tile, lane.run, row, k) + (Tile<ALONG, ROWS>::IN_RUNS ? 4 * lane.run : 0));
+}
+
+__device__ __forceinline__ void load_left_four(LeftFour &a, unsigned left, int k, Lane lane)
+{
 #pragma unroll
-    for (int n = 0; n < COL_TILES; ++n) {
-        const int col = lane.col + 8 * n + 2 * lane.t;
-        if constexpr (RIGHT == ALONG_ROW) {
+    for (int row = 0; row < THREAD_ROWS; ++row) {
+        const int at = lane.row + 8 * row + lane.g;
+        if constexpr (LEFT == ALONG_K) {
 #pragma unroll
-            for (int j = 0; j < RUN; ++j) {
-                unsigned two[2];
-                load_shared_pair(two, place<RIGHT, BLOCK_COLS>(right, j, col, k));
-                b[n][0][j] = two[0], b[n][1][j] = two[1];
-            }
+            for (int j = 0; j < MINE; ++j)
+                load_words<FOUR>(a[j][row], place<LEFT, BLOCK_ROWS>(left, lane.run + j, at, k));
         } else {
-            load_singles<RIGHT, BLOCK_COLS>(b[n][0], right, col, k);
-            load_singles<RIGHT, BLOCK_COLS>(b[n][1], right, col + 1, k);
+#pragma unroll
+            for (int e = 0; e < FOUR; ++e) {
+                unsigned values[MINE];
+                load_mine<LEFT, BLOCK_ROWS>(values, left, at, k + e, lane);
+#pragma unroll
+                for (int j = 0; j < MINE; ++j)
+                    a[j][row][e] = values[j];
+            }
         }
     }
+}
+
+// The right operand's column by column, each as soon as it is there.
+__device__ __forceinline__ void multiply_four(Sums &sums, unsigned left, unsigned right, int k, Lane lane)
+{
+    LeftFour a;
+    load_left_four(a, left, k, lane);
+    if constexpr (RIGHT == ALONG_K) {
 #pragma unroll
-    for (int m = 0; m < ROW_TILES; ++m)
+        for (int col = 0; col < THREAD_COLS; ++col) {
+            unsigned b[FOUR];
+            load_words<FOUR>(b, place<RIGHT, BLOCK_COLS>(right, 0, lane.col + column_of(col / 2, lane.t) + col % 2, k));
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            unsigned a[RUN];
-            load_singles<LEFT, BLOCK_ROWS>(a, left, lane.row + 16 * m + 8 * half + lane.g, k);
+            for (int e = 0; e < FOUR; ++e)
 #pragma unroll
-            for (int j = 0; j < RUN; ++j)
-#pragma unroll
-                for (int n = 0; n < COL_TILES; ++n)
-#pragma unroll
-                    for (int e = 0; e < 2; ++e)
-                        sums[j][m][n][2 * half + e] += __int_as_float(static_cast<int>(a[j])) *
-                                                       __int_as_float(static_cast<int>(b[n][e][j]));
+                for (int row = 0; row < THREAD_ROWS; ++row)
+                    sum_of(sums, 0, row, col) += as_float(a[0][row][e]) * as_float(b[e]);
         }
+    } else {
+        constexpr int WIDE = QUADS ? 4 : 1; // columns of a load
+#pragma unroll
+        for (int e = 0; e < FOUR; ++e)
+#pragma unroll
+            for (int col = 0; col < THREAD_COLS; col += WIDE) {
+                const int at = lane.col + column_of(col / 2, lane.t) + col % 2;
+                unsigned b[WIDE * MINE];
+                if constexpr (QUADS) {
+                    load_words<WIDE>(b, place<RIGHT, BLOCK_COLS>(right, 0, at, k + e));
+                } else {
+                    unsigned values[MINE];
+                    load_mine<RIGHT, BLOCK_COLS>(values, right, at, k + e, lane);
+#pragma unroll
+                    for (int j = 0; j < MINE; ++j)
+                        b[j] = values[j];
+                }
+#pragma unroll
+                for (int row = 0; row < THREAD_ROWS; ++row)
+#pragma unroll
+                    for (int x = 0; x < WIDE * MINE; ++x)
+                        sum_of(sums, QUADS ? 0 : x, row, QUADS ? col + x : col) +=
+                            as_float(a[QUADS ? 0 : x][row][e]) * as_float(b[x]);
+            }
+    }
 }
 
 __device__ __forceinline__ void multiply_tile(Sums &sums, unsigned left, unsigned right)
 {
     const Lane lane = this_lane();
-    if constexpr (ELEMENT == 4 && !TF32) {
-#pragma unroll 2
-        for (int k = 0; k < K_TILE; ++k)
-            multiply_single(sums, left, right, k, lane);
+    if constexpr (FP32) {
+#pragma unroll 1
+        for (int k = 0; k < K_TILE; k += FOUR)
+            multiply_four(sums, left, right, k, lane);
     } else {
 #pragma unroll 1
         for (int k = 0; k < K_TILE; k += K_STEP)
@@ -373,63 +442,6 @@ __device__ __forceinline__ void multiply_tile(Sums &sums, unsigned left, unsigne
 }
 
 // ---- Results ----
-
-__device__ __forceinline__ unsigned pack(float low, float high)
-{
-    return IS_BF16 ? pack_bf16(low, high) : pack_f16(low, high);
-}
-
-__device__ __forceinline__ float load_bias(const char *address)
-{
-    const unsigned bits = load_element(address);
-    if (ELEMENT == 4)
-        return __int_as_float(static_cast<int>(bits));
-    return IS_BF16 ? __int_as_float(static_cast<int>(bits << 16)) : unpack_f16(bits, 0);
-}
-
-constexpr bool OUT_32 = OUT_FLOAT || ELEMENT == 4;
-constexpr int OUT_BYTES = OUT_32 ? 4 : 2;
-
-struct alignas(8) Pair {
-    unsigned word[2];
-};
-
-__device__ __forceinline__ void store_element(char *to, float value)
-{
-    if constexpr (OUT_32)
-        *reinterpret_cast<float *>(to) = value;
-    else
-        *reinterpret_cast<unsigned short *>(to) = static_cast<unsigned short>(pack(value, value));
-}
-
-// COUNT consecutive results: one store where they are 4, 8 or 16 bytes and `vector`, else the first `present` of them
-// one by one.
-template <int COUNT>
-__device__ __forceinline__ void store_elements(char *to, const float (&values)[COUNT], int present, bool vector)
-{
-    constexpr int WORDS = COUNT * OUT_BYTES / 4;
-    if (WORDS > 0 && vector && present >= COUNT) {
-        unsigned words[WORDS > 0 ? WORDS : 1];
-#pragma unroll
-        for (int w = 0; w < WORDS; ++w) {
-            if constexpr (OUT_32)
-                words[w] = static_cast<unsigned>(__float_as_int(values[w]));
-            else
-                words[w] = pack(values[2 * w], values[2 * w + 1]);
-        }
-        if constexpr (WORDS == 4)
-            *reinterpret_cast<Chunk *>(to) = Chunk{{words[0], words[1], words[2], words[3]}};
-        else if constexpr (WORDS == 2)
-            *reinterpret_cast<Pair *>(to) = Pair{{words[0], words[1]}};
-        else
-            *reinterpret_cast<unsigned *>(to) = words[0];
-        return;
-    }
-#pragma unroll
-    for (int e = 0; e < COUNT; ++e)
-        if (e < present)
-            store_element(to + e * OUT_BYTES, values[e]);
-}
 
 // Where the tile's results go: the address of its corner, and what there is from there on.
 struct Target {
@@ -445,16 +457,16 @@ __device__ __forceinline__ void store_runs(const Sums &sums, const Target &to, c
     for (int m = 0; m < ROW_TILES; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int row = lane.row + 16 * m + 8 * half + lane.g, col = lane.col + 2 * lane.t;
+            const int row = lane.row + 16 * m + 8 * half + lane.g, col = lane.col + column_of(0, lane.t);
             // Worked out here and not before, so that it takes no registers from the products.
             const char *corner = settle(to.corner + (row * args.out_row + col * args.out_col) * OUT_BYTES);
 #pragma unroll
             for (int n = 0; n < COL_TILES; ++n)
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
-                    float values[RUN];
+                    float values[MINE];
 #pragma unroll
-                    for (int j = 0; j < RUN; ++j)
+                    for (int j = 0; j < MINE; ++j)
                         values[j] = sums[j][m][n][2 * half + e];
                     if (row < to.rows && col + 8 * n + e < to.cols)
                         store_elements(const_cast<char *>(corner) + (8 * n + e) * col_bytes, values, to.matrices,
@@ -463,26 +475,35 @@ __device__ __forceinline__ void store_runs(const Sums &sums, const Target &to, c
         }
 }
 
-// Four column tiles of a row, 16 bits a result: lane t of the quad gets the eight columns of tile t.
-__device__ __forceinline__ Chunk gather_row(const float (&sums)[COL_TILES][4], int n, int half, int t)
+// The same where each warp has one matrix of the run: by way of shared memory, 8 rows at a time.
+__device__ __forceinline__ void store_staged(const Sums &sums, const Target &to, const sp_kron_args &args, Lane lane, unsigned staging)
 {
-    unsigned w[4];
+    constexpr int PIECE = RUN < 4 ? RUN : 4; // matrices that a lane stores together
+    constexpr int PIECES = RUN / PIECE * 8 * ROW_WARPS * BLOCK_COLS;
+    const int first = lane.row / (16 * ROW_TILES) * BLOCK_COLS, thread = static_cast<int>(thread_index());
 #pragma unroll
-    for (int q = 0; q < 4; ++q)
-        w[q] = pack(sums[(n + q) % COL_TILES][2 * half], sums[(n + q) % COL_TILES][2 * half + 1]);
-    const bool odd = t % 2 != 0, upper = t / 2 != 0;
-    unsigned x = shuffle_xor_u32(odd ? w[0] : w[1], 1), y = shuffle_xor_u32(odd ? w[2] : w[3], 1);
-    w[0] = odd ? x : w[0];
-    w[1] = odd ? w[1] : x;
-    w[2] = odd ? y : w[2];
-    w[3] = odd ? w[3] : y;
-    x = shuffle_xor_u32(upper ? w[0] : w[2], 2);
-    y = shuffle_xor_u32(upper ? w[1] : w[3], 2);
-    w[0] = upper ? x : w[0];
-    w[2] = upper ? w[2] : x;
-    w[1] = upper ? y : w[1];
-    w[3] = upper ? w[3] : y;
-    return Chunk{{w[0], w[1], w[2], w[3]}};
+    for (int row = 0; row < THREAD_ROWS; ++row) {
+        block_barrier(); // what was staged before is stored
+#pragma unroll
+        for (int n = 0; n < 2 * COL_TILES; ++n) {
+            const int col = lane.col + column_of(n / 2, lane.t) + n % 2;
+            store_shared_u32(staging + 4 * (lane.run * STAGED_WORDS + (first + col) * STAGED_COL + lane.g),
+                             static_cast<unsigned>(__float_as_int(sums[0][row / 2][n / 2][row % 2 * 2 + n % 2])));
+        }
+        block_barrier();
+#pragma unroll 4
+        for (int at = thread; at < PIECES; at += THREADS) {
+            const int j = at % (RUN / PIECE) * PIECE, g = at / (RUN / PIECE) % 8, column = at / (RUN / PIECE * 8);
+            const int warp = column / BLOCK_COLS, col = column % BLOCK_COLS, out_row = warp * 16 * ROW_TILES + 8 * row + g;
+            float values[PIECE];
+#pragma unroll
+            for (int e = 0; e < PIECE; ++e)
+                values[e] = as_float(load_shared_u32(staging + 4 * ((j + e) * STAGED_WORDS + column * STAGED_COL + g)));
+            if (out_row < to.rows && col < to.cols)
+                store_elements(to.corner + (out_row * args.out_row + col * args.out_col + j) * OUT_BYTES, values, to.matrices - j,
+                               args.out_vector);
+        }
+    }
 }
 
 // A row's results lie side by side.
@@ -490,7 +511,7 @@ __device__ __forceinline__ void store_rows(const Sums &sums, const Target &to, c
 {
     constexpr bool WIDE = !OUT_32 && COL_TILES % 4 == 0;
 #pragma unroll
-    for (int j = 0; j < RUN; ++j)
+    for (int j = 0; j < MINE; ++j)
 #pragma unroll
         for (int m = 0; m < ROW_TILES; ++m)
 #pragma unroll
@@ -514,10 +535,14 @@ __device__ __forceinline__ void store_rows(const Sums &sums, const Target &to, c
                         }
                     }
                 } else {
+                    constexpr int WIDE_BLOCKS = QUADS ? 2 : 1;
 #pragma unroll
-                    for (int n = 0; n < COL_TILES; ++n) {
-                        const int col = lane.col + 8 * n + 2 * lane.t;
-                        const float values[2] = {sums[j][m][n][2 * half], sums[j][m][n][2 * half + 1]};
+                    for (int n = 0; n < COL_TILES; n += WIDE_BLOCKS) {
+                        const int col = lane.col + column_of(n, lane.t);
+                        float values[2 * WIDE_BLOCKS];
+#pragma unroll
+                        for (int e = 0; e < 2 * WIDE_BLOCKS; ++e)
+                            values[e] = sums[j][m][n + e / 2][2 * half + e % 2];
                         if (present)
                             store_elements(line + col * OUT_BYTES, values, to.cols - col, args.out_vector);
                     }
@@ -531,13 +556,13 @@ __device__ __forceinline__ void add_bias(Sums &sums, const Target &to, const sp_
 {
 #pragma unroll
     for (int x = 0; x < 2 * (BIAS_ROWS ? ROW_TILES : COL_TILES); ++x) {
-        const int at = BIAS_ROWS ? lane.row + 8 * x + lane.g : lane.col + x / 2 * 8 + 2 * lane.t + x % 2;
+        const int at = BIAS_ROWS ? lane.row + 8 * x + lane.g : lane.col + column_of(x / 2, lane.t) + x % 2;
         const char *mine = settle(bias + at * args.bias_step * ELEMENT);
 #pragma unroll
-        for (int j = 0; j < RUN; ++j) {
-            if (j >= to.matrices || at >= (BIAS_ROWS ? to.rows : to.cols))
+        for (int j = 0; j < MINE; ++j) {
+            if (lane.run + j >= to.matrices || at >= (BIAS_ROWS ? to.rows : to.cols))
                 continue;
-            const float value = load_bias(mine + j * args.bias_matrix * ELEMENT);
+            const float value = load_bias(mine + (lane.run + j) * args.bias_matrix * ELEMENT);
 #pragma unroll
             for (int y = 0; y < 2 * (BIAS_ROWS ? COL_TILES : ROW_TILES); ++y) {
                 if constexpr (BIAS_ROWS)
@@ -631,7 +656,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) splat_kron(
                                                              (BIAS_ROWS ? row : col) * args.bias_step) *
                                                                 ELEMENT,
                      lane);
-        if constexpr (OUT_RUN)
+        if constexpr (RUN_WARPS > 1)
+            store_staged(sums, to, args, lane, left_shared + STAGING_OFFSET);
+        else if constexpr (OUT_RUN)
             store_runs(sums, to, args, lane);
         else
             store_rows(sums, to, args, lane);

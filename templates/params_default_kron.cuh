@@ -15,6 +15,7 @@ constexpr bool OUT_RUN = true;              // results of a run's matrices lie s
 constexpr bool OUT_FLOAT = false;           // results are fp32, whatever the elements are
 constexpr bool BIAS_ROWS = true;            // the bias is one for each row; false: for each column
 constexpr int ROW_WARPS = 4, COL_WARPS = 2; // warps of a block
+constexpr int RUN_WARPS = 1;                // warps that share a run: 1, or each has one of its matrices
 constexpr int ROW_TILES = 1, COL_TILES = 2; // of 16 rows and of 8 columns, a warp
 constexpr int K_TILE = 32;                  // depth of a step
 constexpr int STAGES = 3;                   // steps whose operands are in shared memory at once

@@ -26,10 +26,20 @@ static int element_bytes(const struct sp_kron_spec *spec)
 
 /* ---- Operands ---- */
 
-/* Matrices that a block takes together: as many consecutive j as 16 bytes hold, where they lie side by side. */
+/* Whether each warp has one matrix of a run: products in fp32, which then load least. Measured: where runs fill
+ * sectors, and where matrices fill tiles; else what stages the results costs more. */
+static int run_by_warps(const struct sp_kron_problem *p)
+{
+    return p->dtype == SPLAT_FP32 && !p->tf32 && p->pass != SP_KRON_WEIGHT_GRADIENT &&
+           p->layout == SPLAT_BATCH_FIRST &&
+           (p->kron.d % 8 == 0 || (p->kron.d == 4 && p->kron.b % 64 == 0 && p->kron.c % 64 == 0));
+}
+
+/* Matrices that a block takes together: as many consecutive j as 16 bytes hold, where they lie side by side; or as
+ * 32 bytes do, which cost no more to store than half of them. */
 static int run_of(const struct sp_kron_problem *p)
 {
-    int run = 1, most_of_them = p->dtype == SPLAT_FP32 ? 4 : 8;
+    int run = 1, most_of_them = p->dtype == SPLAT_FP32 && !run_by_warps(p) ? 4 : 8;
     if (p->layout == SPLAT_BATCH_FIRST)
         while (run < most_of_them && run < p->kron.d)
             run *= 2;
@@ -52,6 +62,7 @@ static void set_operands(const struct sp_kron_problem *p, struct sp_kron_spec *s
     s->left = left_is_activations ? activations : weights;
     s->right = left_is_activations && !weights_gradient ? weights : activations;
     s->run = run_of(p);
+    s->run_warps = run_by_warps(p) ? s->run : 1;
     s->out_run = runs && !weights_gradient;
     s->out_float = weights_gradient;
     s->bias_rows = !left_is_activations;
@@ -79,11 +90,12 @@ static int64_t tile_bytes(const struct sp_kron_spec *s, enum sp_kron_along along
     const int lines = k_inside ? rows : s->k_tile, inside = k_inside ? s->k_tile : rows;
     const int chunks = inside * (in_runs ? s->run : 1) * element / 16;
     const int at_once = s->run * element * (element == 2 ? 2 : 1);
-    const int residue = along == SP_ALONG_K       ? 1
-                        : along != SP_RUN_ALONG_K ? (element == 2 ? 1 : 2)
-                        : at_once == 32           ? 1
-                        : at_once == 16           ? 4
-                                                  : 2;
+    const int fp32 = s->dtype == SPLAT_FP32 && !s->tf32;
+    const int residue = along == SP_ALONG_K || (fp32 && k_inside) ? 1
+                        : along != SP_RUN_ALONG_K                 ? (element == 2 ? 1 : 2)
+                        : at_once == 32                           ? 1
+                        : at_once == 16                           ? 4
+                                                                  : 2;
     const int step = residue == 1 ? 2 : 8;
     return (int64_t)lines * (in_runs ? 1 : s->run) * 16 * (chunks + (residue + 2 * step - chunks % step) % step);
 }
@@ -102,8 +114,9 @@ int64_t sp_kron_shared_bytes(const struct sp_kron_spec *s)
 {
     if (s->small_rows)
         return 0;
+    const int staged = s->run_warps > 1 ? 4 * s->run * block_cols(s) * s->row_warps * 12 : 0;
     return (s->keep_left ? s->keep_left : s->stages) * tile_bytes(s, s->left, block_rows(s)) +
-           (s->keep_right ? s->keep_right : s->stages) * tile_bytes(s, s->right, block_cols(s));
+           (s->keep_right ? s->keep_right : s->stages) * tile_bytes(s, s->right, block_cols(s)) + staged;
 }
 
 /* ---- Grids ---- */
@@ -173,8 +186,8 @@ struct shape {
 /* Sums of a thread: 4 * run * row_tiles * col_tiles = 64, or fewer for few rows, or 128. */
 static const struct shape shapes_run8[] = {{4, 2, 1, 2, 1}, {2, 4, 1, 2, 1}, {1, 8, 1, 2, 1},
                                            {8, 1, 1, 2, 1}, {2, 4, 2, 2, 1}, {4, 2, 2, 2, 1}};
-static const struct shape shapes_run4[] = {{4, 2, 2, 2, 1}, {2, 4, 2, 2, 1}, {1, 8, 2, 2, 1},
-                                           {1, 8, 1, 4, 1}, {2, 4, 1, 4, 1}, {4, 2, 1, 4, 1},
+static const struct shape shapes_run4[] = {{4, 2, 2, 2, 1}, {1, 8, 2, 4, 1}, {1, 8, 3, 2, 1}, {2, 4, 2, 2, 1},
+                                           {1, 8, 2, 2, 1}, {1, 8, 1, 4, 1}, {2, 4, 1, 4, 1}, {4, 2, 1, 4, 1},
                                            {1, 8, 1, 2, 1}, {2, 4, 2, 4, 1}, {4, 2, 2, 4, 1}};
 static const struct shape shapes_run2[] = {{4, 2, 2, 4, 1}, {2, 4, 2, 4, 1}, {1, 8, 2, 4, 1},
                                            {1, 8, 1, 4, 1}, {8, 1, 2, 4, 1}, {2, 4, 4, 4, 1}};
@@ -182,16 +195,38 @@ static const struct shape shapes_run1[] = {{2, 4, 2, 4, 2}, {4, 2, 2, 4, 2}, {1,
                                            {8, 1, 1, 4, 2}, {4, 2, 2, 8, 1}, {2, 4, 2, 8, 1}, {1, 8, 2, 8, 1},
                                            {8, 1, 2, 4, 2}, {4, 2, 1, 4, 2}, {2, 4, 1, 4, 2}};
 
+/* Products in fp32 want many sums for each number that is loaded. Those of runs: as above. */
+static const struct shape shapes_fp32[] = {{2, 4, 4, 8, 1}, {4, 2, 4, 8, 1}, {1, 8, 4, 8, 1}, {8, 1, 4, 8, 1},
+                                           {2, 4, 4, 4, 1}, {4, 2, 4, 4, 1}, {1, 8, 4, 4, 1}, {8, 1, 4, 4, 1},
+                                           {1, 8, 3, 8, 1}, {2, 4, 3, 8, 1}, {1, 8, 2, 8, 1}, {2, 4, 2, 4, 2},
+                                           {4, 2, 2, 4, 2}, {1, 8, 1, 4, 2}, {8, 1, 1, 4, 2}, {2, 4, 1, 4, 2}};
+
+/* Each warp has one matrix of a run of 8, 4 or 2; the first numbers are of the warps for each. */
+static const struct shape shapes_warps[] = {{1, 1, 4, 8, 1}, {1, 1, 3, 8, 1}, {1, 1, 2, 8, 1}, {1, 1, 4, 4, 1},
+                                            {1, 1, 2, 4, 1}, {1, 2, 4, 8, 1}, {2, 1, 4, 8, 1}, {1, 2, 3, 8, 1},
+                                            {1, 2, 2, 4, 1}, {1, 2, 1, 4, 1}, {2, 2, 4, 8, 1}, {1, 4, 4, 8, 1},
+                                            {2, 2, 2, 4, 1}, {1, 4, 2, 4, 1}};
+
 /* Runs with 128 sums leave no registers for both operands' runs, nor for rounding to tf32. */
 static int has_registers(const struct sp_kron_problem *p, const struct sp_kron_spec *s)
 {
-    if (p->modest && s->run * s->row_tiles * s->col_tiles > 16)
+    const int mine = s->run / s->run_warps;
+    if (p->modest && mine * s->row_tiles * s->col_tiles > 16)
         return 0;
-    return s->run == 1 || s->run * s->row_tiles * s->col_tiles <= 16 || (!s->out_float && !s->tf32);
+    return s->run == 1 || s->run_warps > 1 || s->run * s->row_tiles * s->col_tiles <= 16 ||
+           (!s->out_float && !s->tf32);
 }
 
-static int shapes_of(int run, const struct shape **shapes)
+static int shapes_of(int run, int run_warps, int fp32, const struct shape **shapes)
 {
+    if (run_warps > 1) {
+        *shapes = shapes_warps;
+        return (int)(sizeof shapes_warps / sizeof *shapes_warps);
+    }
+    if (run == 1 && fp32) {
+        *shapes = shapes_fp32;
+        return (int)(sizeof shapes_fp32 / sizeof *shapes_fp32);
+    }
     *shapes = run == 8 ? shapes_run8 : run == 4 ? shapes_run4 : run == 2 ? shapes_run2 : shapes_run1;
     return (int)(run == 8   ? sizeof shapes_run8 / sizeof *shapes_run8
                  : run == 4 ? sizeof shapes_run4 / sizeof *shapes_run4
@@ -212,15 +247,17 @@ static double predict(const struct sp_kron_problem *p, const struct sp_kron_spec
     struct sp_kron_grid grid;
     sp_kron_sizes_of(p, s, p->n, &z);
     sp_kron_grid_of(p, s, p->n, CHIP_MULTIPROCESSORS, &grid);
-    const int element = element_bytes(s), warps = s->row_warps * s->col_warps;
+    const int element = element_bytes(s), warps = s->row_warps * s->col_warps * s->run_warps,
+              mine = s->run / s->run_warps;
     const double left = (double)tile_bytes(s, s->left, block_rows(s));
     const double right = (double)tile_bytes(s, s->right, block_cols(s));
     const double k_steps = s->k_tile * element / 32.0; /* of 32 bytes of depth */
     const int fp32 = s->dtype == SPLAT_FP32 && !s->tf32;
     /* Of one step of the depth. */
     const double loaded = (s->keep_left ? 0 : left) + (s->keep_right ? 0 : right);
-    const double read = warps * s->run * k_steps * 512.0 * (s->row_tiles + s->col_tiles / 2.0) * (fp32 ? 1.5 : 1.0);
-    const double products = warps * s->run * k_steps * s->row_tiles * s->col_tiles * (fp32 ? 8.0 : 1.7);
+    const double read = fp32 ? warps * mine * s->k_tile * 256.0 * (s->row_tiles + s->col_tiles)
+                             : warps * mine * k_steps * 512.0 * (s->row_tiles + s->col_tiles / 2.0);
+    const double products = warps * mine * k_steps * s->row_tiles * s->col_tiles * (fp32 ? 8.0 : 1.7);
     const double arrival =
         loaded > 0 ? latency / (s->stages - 1) / s->blocks_per_sm : 0; /* with so many under way */
     const double step = most(most(most(loaded / l2_rate, (loaded + read) / shared_rate), products), arrival) + 60.0;
@@ -272,7 +309,7 @@ static int fits(const struct sp_kron_spec *s)
 
 void sp_kron_plan(const struct sp_kron_problem *p, struct sp_kron_spec *best, double *predicted_us)
 {
-    static const int k_tiles[] = {16, 32, 64, 128};
+    static const int k_tiles[] = {8, 16, 32, 64, 128};
     struct sp_kron_spec s = {.arch = p->arch, .dtype = p->dtype, .tf32 = p->tf32};
     const struct shape *shapes;
     double best_us = -1;
@@ -287,9 +324,9 @@ void sp_kron_plan(const struct sp_kron_problem *p, struct sp_kron_spec *best, do
                         2.0;
         return;
     }
-    const int count = shapes_of(s.run, &shapes);
+    const int count = shapes_of(s.run, s.run_warps, s.dtype == SPLAT_FP32 && !s.tf32, &shapes);
     for (int x = 0; x < count; x++)
-        for (int k = 0; k < 4; k++)
+        for (int k = s.run_warps > 1 ? 0 : 1; k < 5; k++)
             for (int stages = 2; stages <= 4; stages++)
                 for (int keep = 0; keep < 2; keep++) {
                     s.row_warps = shapes[x].row_warps, s.col_warps = shapes[x].col_warps;
@@ -300,7 +337,7 @@ void sp_kron_plan(const struct sp_kron_problem *p, struct sp_kron_spec *best, do
                     s.keep_left = s.keep_right = 0;
                     if (keep)
                         keep_weights(p, &s);
-                    if (!fits(&s) || !has_registers(p, &s))
+                    if (!fits(&s) || !has_registers(p, &s) || s.row_warps * s.col_warps * s.run_warps > 8)
                         continue;
                     /* Two stages leave no copy under way while a tile is stored; four hide more. */
                     double us = predict(p, &s) * (stages == 2 ? 1.15 : stages == 3 ? 1.0 : 0.995);

@@ -21,8 +21,27 @@ struct sp_kron_spec {
     enum sp_kron_along left, right;
     int out_run, out_float, bias_rows;
     int row_warps, col_warps, row_tiles, col_tiles, k_tile, stages;
+    int run_warps; /* 1, or run: each warp has one of the run's matrices */
     int keep_left, keep_right, blocks_per_sm;
 };
+
+/* As enum Left of templates/kron_sm90.cuh. */
+enum sp_kron_left { SP_WEIGHTS_LEFT, SP_SAMPLES_ALONG_K, SP_SAMPLES_IN_RUNS, SP_SAMPLES_IN_LINES };
+
+/* Products by the Hopper kernel (templates/kron_sm90.cuh). */
+struct sp_kron_hopper {
+    enum splat_dtype dtype; /* fp32: products of tf32 */
+    enum sp_kron_left left;
+    int weights_along_k, run, whole_run;
+    int row_groups, col_groups, run_groups, row_blocks, group_cols;
+    int depth, k_tile, stages, keep;
+    int kept_units; /* 1, or 2 where the weights of two units stay */
+};
+
+static inline int sp_kron_left_in_registers(enum sp_kron_left left)
+{
+    return left == SP_SAMPLES_IN_RUNS || left == SP_SAMPLES_IN_LINES;
+}
 
 /* What is multiplied. */
 struct sp_kron_problem {
@@ -63,5 +82,26 @@ void sp_kron_grid_of(const struct sp_kron_problem *problem, const struct sp_kron
 
 /* Dynamic shared memory of a block, in bytes; the kernel asserts the same number. */
 int64_t sp_kron_shared_bytes(const struct sp_kron_spec *spec);
+
+/* ---- The Hopper kernel (kron_hopper.c) ---- */
+
+/* A tile of a block along samples and along the outputs of a matrix. */
+int sp_kron_hopper_samples(const struct sp_kron_hopper *spec);
+int sp_kron_hopper_outputs(const struct sp_kron_hopper *spec);
+int64_t sp_kron_hopper_shared_bytes(const struct sp_kron_hopper *spec);
+
+/* The launch: `teams` blocks side by side take runs side by side, each team its own. */
+struct sp_kron_hopper_grid {
+    int64_t runs, teams, units, sample_tiles, output_tiles, blocks;
+};
+void sp_kron_hopper_grid_of(const struct sp_kron_problem *problem, const struct sp_kron_hopper *spec, int64_t n,
+                            int multiprocessors, struct sp_kron_hopper_grid *grid);
+
+/* The cheapest tiles of the Hopper kernel for a problem that it can do, when the prediction is better than
+ * `portable_us`: 1, else 0. What it cannot do: gradients of weights, strict fp32, tf32 whose weights do not run
+ * along the depth, runs that do not fill sectors, weights whose rows are not whole chunks of 16 bytes, other chips.
+ */
+int sp_kron_hopper_plan(const struct sp_kron_problem *problem, double portable_us, struct sp_kron_hopper *spec,
+                        double *predicted_us);
 
 #endif

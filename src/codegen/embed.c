@@ -32,6 +32,8 @@ EMBED("softmax_rows", "templates/softmax_rows.cuh");
 EMBED("ptx_sm80", "templates/ptx_sm80.cuh");
 EMBED("ptx_sm90", "templates/ptx_sm90.cuh");
 EMBED("kron_sm80", "templates/kron_sm80.cuh");
+EMBED("kron_sm90", "templates/kron_sm90.cuh");
+EMBED("kron_common", "templates/kron_common.cuh");
 EMBED("kron_small", "templates/kron_small.cuh");
 EMBED("kron_sum", "templates/kron_sum.cuh");
 EMBED("kron_args", "src/codegen/kron_args.h");

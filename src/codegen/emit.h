@@ -2,6 +2,7 @@
 #ifndef SP_EMIT_H
 #define SP_EMIT_H
 
+#include "analysis/kron_plan.h"
 #include "codegen/spec.h"
 
 /* Bytes of dynamic shared memory a block takes; the kernel asserts the same number. */
@@ -16,6 +17,9 @@ enum splat_status sp_emit_predicates(const struct sp_spec *spec, struct sp_strbu
 
 /* Appends the warpgroup products of a Hopper kernel: wgmma_scores_step and wgmma_values_step. */
 enum splat_status sp_emit_wgmma(const struct sp_spec *spec, struct sp_strbuf *out);
+
+/* Appends the warpgroup product of a layer's Hopper kernel: wgmma_step. */
+void sp_emit_kron_wgmma(const struct sp_kron_hopper *spec, struct sp_strbuf *out);
 
 /* How much a Hopper kernel has in shared memory at once: items' q, and tiles' k and v. As much as fits, up to 2 and 3. */
 struct sp_stages {

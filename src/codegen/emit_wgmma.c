@@ -16,11 +16,11 @@ static void operands(struct sp_strbuf *out, int first, int count)
     sp_strbuf_puts(out, "}, \"\n");
 }
 
-/* Accumulator `name`[0][block][x] as read-write operands. */
+/* Accumulator `name`[block][x] as read-write operands. */
 static void accumulators(struct sp_strbuf *out, const char *name, int count)
 {
     for (int i = 0; i < count; ++i)
-        sp_strbuf_printf(out, "%s%s\"+f\"(%s[0][%d][%d])", i == 0 ? "        : " : ",",
+        sp_strbuf_printf(out, "%s%s\"+f\"(%s[%d][%d])", i == 0 ? "        : " : ",",
                          i % 4 ? " "
                          : i   ? "\n          "
                                : "",
@@ -42,7 +42,7 @@ enum splat_status sp_emit_wgmma(const struct sp_spec *spec, struct sp_strbuf *ou
                      (int)spec->tile_cols, type, type);
     operands(out, 0, scores);
     sp_strbuf_printf(out, "        \"%%%d, %%%d, p, 1, 1, 0, 0;\\n}\\n\"\n", scores, scores + 1);
-    accumulators(out, "s", scores);
+    accumulators(out, "s[0]", scores);
     sp_strbuf_puts(out, "        : \"l\"(q), \"l\"(k), \"r\"(add));\n}\n\n");
 
     sp_strbuf_puts(
@@ -55,7 +55,39 @@ enum splat_status sp_emit_wgmma(const struct sp_spec *spec, struct sp_strbuf *ou
     sp_strbuf_puts(out, "        ");
     operands(out, values, 4);
     sp_strbuf_printf(out, "        \"%%%d, 1, 1, 1, 1;\\n\"\n", values + 4);
-    accumulators(out, "o", values);
+    accumulators(out, "o[0]", values);
     sp_strbuf_puts(out, "        : \"r\"(p[0]), \"r\"(p[1]), \"r\"(p[2]), \"r\"(p[3]), \"l\"(v));\n}\n");
     return SPLAT_OK;
+}
+
+void sp_emit_kron_wgmma(const struct sp_kron_hopper *spec, struct sp_strbuf *out)
+{
+    const char *type = spec->dtype == SPLAT_FP32 ? "tf32" : spec->dtype == SPLAT_BF16 ? "bf16" : "f16";
+    const int weights_left = spec->left == SP_WEIGHTS_LEFT, registers = sp_kron_left_in_registers(spec->left);
+    const int sums = spec->group_cols / 2; /* registers a thread */
+    sp_strbuf_printf(out,
+                     "// s = left right, or s += left right when `add`, over %d of the depth.\n"
+                     "__device__ __forceinline__ void wgmma_step(Block &s, %s, sp_i64 right, int add)\n{\n"
+                     "    asm volatile(\n        \"{\\n.reg .pred p;\\nsetp.ne.b32 p, %%%d, 0;\\n\"\n"
+                     "        \"wgmma.mma_async.sync.aligned.m64n%dk%d.f32.%s.%s \"\n        ",
+                     spec->dtype == SPLAT_FP32 ? 8 : 16, registers ? "const unsigned (&left)[4]" : "sp_i64 left",
+                     sums + (registers ? 5 : 2), spec->group_cols, spec->dtype == SPLAT_FP32 ? 8 : 16, type, type);
+    operands(out, 0, sums);
+    if (registers) {
+        sp_strbuf_puts(out, "        ");
+        operands(out, sums, 4);
+        sp_strbuf_printf(out, "        \"%%%d, p, 1, 1", sums + 4);
+    } else {
+        sp_strbuf_printf(out, "        \"%%%d, %%%d, p, 1, 1", sums, sums + 1);
+    }
+    if (spec->dtype != SPLAT_FP32) { /* whether operands in shared memory run along rows and columns, not along k */
+        if (!registers)
+            sp_strbuf_printf(out, ", %d", weights_left && !spec->weights_along_k);
+        sp_strbuf_printf(out, ", %d", weights_left || !spec->weights_along_k);
+    }
+    sp_strbuf_puts(out, ";\\n}\\n\"\n");
+    accumulators(out, "s", sums);
+    sp_strbuf_puts(out, registers ? "        : \"r\"(left[0]), \"r\"(left[1]), \"r\"(left[2]), \"r\"(left[3])"
+                                  : "        : \"l\"(left)");
+    sp_strbuf_puts(out, ", \"l\"(right), \"r\"(add));\n}\n");
 }

@@ -29,6 +29,23 @@ struct sp_kron_args {
     int left_vector, right_vector, out_vector; /* 1: accesses of 16 bytes are possible */
 };
 
+/* The Hopper kernel (kron_sm90.cuh): out[s][f] = the sum over the inputs of matrix (i, j) for each sample s and
+ * each feature f = i*bias_block + output*bias_step + j. Samples and weights come by tensor maps, which follow this
+ * parameter. The grid is a multiple of `teams`; team t takes the units u whose run is number u*teams + t. */
+struct sp_kron_hopper_args {
+    void *out;
+    sp_kron_i64 out_feature, out_sample; /* strides in elements */
+    const void *bias;                    /* one for each feature, or null */
+    sp_kron_i64 bias_block, bias_step;   /* features from block to block, and from output to output: d */
+    int samples, outputs;                /* outputs of a matrix */
+    int matrices;                        /* of a block: d */
+    int runs;                            /* of RUN matrices each, in a block */
+    int teams, units;                    /* units of a team */
+    int sample_tiles, output_tiles;
+    int out_vector; /* 1: stores of whole chunks are possible */
+    int reserved;
+};
+
 /* The sums over splits: out[v] = the sum of parts[s*count + v] over s. */
 struct sp_kron_sum_args {
     const float *parts;

@@ -8,6 +8,9 @@
 /* The products of a pass: a pure function of the spec. */
 enum splat_status sp_kron_source_make(const struct sp_kron_spec *spec, struct sp_source *source);
 
+/* The same by the Hopper kernel. */
+enum splat_status sp_kron_hopper_source_make(const struct sp_kron_hopper *spec, struct sp_source *source);
+
 /* The sums over the parts of the depth that weight gradients are computed in, rounded to dtype. */
 enum splat_status sp_kron_sum_source_make(enum splat_dtype dtype, struct sp_source *source);
 

@@ -81,7 +81,15 @@ enum {
 };
 
 /* Constants of cuTensorMapEncodeTiled. */
-enum { SP_TENSOR_FP16 = 6, SP_TENSOR_BF16 = 9, SP_TENSOR_SWIZZLE_128 = 3, SP_TENSOR_PROMOTE_256 = 3 };
+enum {
+    SP_TENSOR_FP16 = 6,
+    SP_TENSOR_FP32 = 7,
+    SP_TENSOR_BF16 = 9,
+    SP_TENSOR_SWIZZLE_32 = 1,
+    SP_TENSOR_SWIZZLE_64 = 2,
+    SP_TENSOR_SWIZZLE_128 = 3,
+    SP_TENSOR_PROMOTE_256 = 3
+};
 
 /* Opens and initialises the driver once; later calls are cheap. SPLAT_NO_DEVICE, with the reason, when there is no
  * driver or no device. */

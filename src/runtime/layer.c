@@ -121,16 +121,52 @@ static enum splat_status choose_device(splat_layer *layer, sp_cu_device *device)
 }
 
 static enum splat_status load_source(splat_context *context, const splat_layer *layer, sp_cu_device device,
-                                     const struct sp_source *source, struct sp_layer_kernel *kernel)
+                                     const struct sp_source *source, sp_cu_module *module, sp_cu_function *function)
 {
     const struct sp_image *image;
     struct sp_image_origin origin;
     enum splat_status status = sp_registry_image(context, source, layer->options.arch, 0, NULL, &image, &origin);
+    if (status == SPLAT_OK)
+        status = sp_module_load(layer->driver, device, image, source, module, function);
+    return status;
+}
+
+static enum splat_status load_kernel(splat_context *context, const splat_layer *layer, sp_cu_device device,
+                                     const struct sp_source *source, struct sp_layer_kernel *kernel)
+{
     kernel->threads = source->threads;
     kernel->shared_bytes = source->shared_bytes;
-    if (status == SPLAT_OK)
-        status = sp_module_load(layer->driver, device, image, source, &kernel->module, &kernel->function);
-    return status;
+    return load_source(context, layer, device, source, &kernel->module, &kernel->function);
+}
+
+/* The pass's Hopper kernel, where the plan finds it faster; the portable one remains for tensors that bulk copies
+ * do not take. */
+static enum splat_status load_hopper(splat_context *context, splat_layer *layer, sp_cu_device device, int factor,
+                                     struct sp_kron_problem *problem, double portable_us)
+{
+    struct sp_layer_factor *f = &layer->factors[factor];
+    struct sp_layer_hopper *hopper = &f->hopper[problem->pass];
+    enum splat_status status = SPLAT_COMPILE;
+    double us;
+    for (problem->modest = 0; problem->modest < 2 && status == SPLAT_COMPILE; problem->modest++) {
+        struct sp_source source;
+        if (!sp_kron_hopper_plan(problem, portable_us, &hopper->spec, &us))
+            return SPLAT_OK;
+        status = sp_kron_hopper_source_make(&hopper->spec, &source);
+        if (status != SPLAT_OK)
+            return status;
+        hopper->threads = source.threads;
+        hopper->shared_bytes = source.shared_bytes;
+        status = load_source(context, layer, device, &source, &hopper->module, &hopper->function);
+        sp_source_free(&source);
+        if (status == SPLAT_COMPILE)
+            sp_log_message(&context->log, SPLAT_LOG_WARNING, "%s, for %s",
+                           problem->modest ? "the portable kernel is taken" : "smaller tiles are taken",
+                           splat_last_error());
+        else if (status == SPLAT_OK && problem->pass == SP_KRON_FORWARD)
+            f->predicted_us = us;
+    }
+    return status == SPLAT_COMPILE ? SPLAT_OK : status;
 }
 
 static enum splat_status load_pass(splat_context *context, splat_layer *layer, sp_cu_device device, int factor,
@@ -139,23 +175,23 @@ static enum splat_status load_pass(splat_context *context, splat_layer *layer, s
     struct sp_layer_factor *f = &layer->factors[factor];
     struct sp_kron_problem problem = sp_layer_problem(layer, factor, pass);
     enum splat_status status = SPLAT_COMPILE;
+    double us = 0;
     /* A compiler may not find registers for the largest tiles, and a kernel that spills is refused: then smaller
      * ones. */
     for (problem.modest = 0; problem.modest < 2 && status == SPLAT_COMPILE; problem.modest++) {
         struct sp_source source;
-        double us;
         sp_kron_plan(&problem, &f->kernels[pass].spec, &us);
         if (pass == SP_KRON_FORWARD)
             f->predicted_us = us;
         status = sp_kron_source_make(&f->kernels[pass].spec, &source);
         if (status != SPLAT_OK)
             return status;
-        status = load_source(context, layer, device, &source, &f->kernels[pass]);
+        status = load_kernel(context, layer, device, &source, &f->kernels[pass]);
         sp_source_free(&source);
         if (status == SPLAT_COMPILE && !problem.modest)
             sp_log_message(&context->log, SPLAT_LOG_WARNING, "smaller tiles are taken, for %s", splat_last_error());
     }
-    return status;
+    return status == SPLAT_OK ? load_hopper(context, layer, device, factor, &problem, us) : status;
 }
 
 static enum splat_status load_kernels(splat_context *context, splat_layer *layer, sp_cu_device device)
@@ -171,7 +207,7 @@ static enum splat_status load_kernels(splat_context *context, splat_layer *layer
     status = sp_kron_sum_source_make(layer->options.dtype, &source);
     if (status != SPLAT_OK)
         return status;
-    status = load_source(context, layer, device, &source, &layer->sum);
+    status = load_kernel(context, layer, device, &source, &layer->sum);
     sp_source_free(&source);
     return status;
 }
@@ -184,9 +220,12 @@ static void unload(const splat_layer *layer)
     if (!layer->driver || !layer->cu_context || layer->driver->context_push(layer->cu_context) != 0)
         return;
     for (int f = 0; f < layer->count; f++)
-        for (int pass = 0; pass < SP_KRON_PASSES; pass++)
+        for (int pass = 0; pass < SP_KRON_PASSES; pass++) {
             if (layer->factors[f].kernels[pass].module)
                 layer->driver->module_unload(layer->factors[f].kernels[pass].module);
+            if (layer->factors[f].hopper[pass].module)
+                layer->driver->module_unload(layer->factors[f].hopper[pass].module);
+        }
     if (layer->sum.module)
         layer->driver->module_unload(layer->sum.module);
     layer->driver->context_pop(&popped);

@@ -15,10 +15,18 @@ struct sp_layer_kernel {
     int threads, shared_bytes;
 };
 
+struct sp_layer_hopper {
+    sp_cu_module module; /* NULL: there is none for this pass */
+    sp_cu_function function;
+    struct sp_kron_hopper spec;
+    int threads, shared_bytes;
+};
+
 struct sp_layer_factor {
     struct sp_kron kron;
     double predicted_us;
     struct sp_layer_kernel kernels[SP_KRON_PASSES]; /* GPU only; gradients when they are wanted */
+    struct sp_layer_hopper hopper[SP_KRON_PASSES];  /* taken where the run's tensors allow, see layer_hopper.c */
 };
 
 struct splat_layer {
@@ -68,6 +76,11 @@ struct sp_layer_step {
     const void *bias;
     void *parts; /* workspace of the gradient of the weights on the GPU */
 };
+
+/* layer_hopper.c: whether the pass has a Hopper kernel and bulk copies can take this step's tensors;
+ * the launch. */
+int sp_layer_hopper_takes(const splat_layer *layer, const struct sp_layer_step *step);
+enum splat_status sp_layer_hopper_step(const splat_layer *layer, const struct sp_layer_step *step, void *stream);
 
 /* cpu_layer.c: SPLAT_NO_MEMORY. */
 enum splat_status sp_cpu_layer_step(const splat_layer *layer, const struct sp_layer_step *step);

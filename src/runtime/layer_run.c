@@ -214,7 +214,7 @@ static int operand_vector(const struct sp_kron *k, const struct sp_kron_spec *sp
     const int k_inside = along == SP_ALONG_K || along == SP_RUN_ALONG_K;
     const struct extent axes[] = {
         {x->block, k->a}, {x->matrix, in_runs ? 1 : k->d}, {k_inside ? x->row : x->k, k_inside ? rows : depth}};
-    if (in_runs && spec->run != k->d && (spec->run != chunk || k->d % chunk != 0))
+    if (in_runs && spec->run != k->d && (spec->run % chunk != 0 || k->d % spec->run != 0))
         return 0;
     return multiples(x->data, 16, chunk, axes, 3);
 }
@@ -222,9 +222,11 @@ static int operand_vector(const struct sp_kron *k, const struct sp_kron_spec *sp
 static int out_vector(const struct sp_kron *k, const struct sp_kron_spec *spec, const struct sp_kron_args *args)
 {
     const int bytes = spec->out_float || spec->dtype == SPLAT_FP32 ? 4 : 2;
+    const int quads = spec->dtype == SPLAT_FP32 && !spec->tf32 && spec->right == SP_ALONG_ROW;
     const int unit = spec->small_rows                         ? 16 / bytes
-                     : spec->out_run                          ? spec->run
+                     : spec->out_run                          ? (spec->run < 16 / bytes ? spec->run : 16 / bytes)
                      : bytes == 2 && spec->col_tiles % 4 == 0 ? 8
+                     : quads                                  ? 4
                                                               : 2;
     const struct extent axes[] = {{args->out_block, k->a},
                                   {args->out_matrix, spec->out_run ? 1 : k->d},
@@ -327,8 +329,10 @@ static enum splat_status gpu_step(const splat_layer *layer, const struct sp_laye
 
 static enum splat_status run_step(const splat_layer *layer, const struct sp_layer_step *step, void *stream)
 {
-    return layer->options.device == SPLAT_DEVICE_GPU ? gpu_step(layer, step, stream)
-                                                     : sp_cpu_layer_step(layer, step);
+    if (layer->options.device != SPLAT_DEVICE_GPU)
+        return sp_cpu_layer_step(layer, step);
+    return sp_layer_hopper_takes(layer, step) ? sp_layer_hopper_step(layer, step, stream)
+                                              : gpu_step(layer, step, stream);
 }
 
 /* ---- Public ---- */

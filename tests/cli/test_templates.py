@@ -8,7 +8,7 @@ import pytest
 TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "templates"
 SM80, SM90 = "arch=compute_80,code=sm_80", "arch=compute_90a,code=sm_90a"
 ARCHS = {"attention_sm80.cuh": SM80, "attention_sm90.cuh": SM90, "sddmm_sm80.cuh": SM80, "spmm_sm80.cuh": SM80, "softmax_rows.cuh": SM80,
-         "kron_sm80.cuh": SM80, "kron_small.cuh": SM80, "kron_sum.cuh": SM80}  # fmt: skip
+         "kron_sm80.cuh": SM80, "kron_sm90.cuh": SM90, "kron_small.cuh": SM80, "kron_sum.cuh": SM80}  # fmt: skip
 
 
 def test_each_has_an_arch():

@@ -8,6 +8,7 @@ constexpr auto FORWARD = SP_KRON_FORWARD;
 constexpr auto BACK = SP_KRON_INPUT_GRADIENT;
 constexpr auto WEIGHTS = SP_KRON_WEIGHT_GRADIENT;
 static const char KERNEL[] = "splat_kron(const";
+static const char HOPPER[] = "void consume(";
 
 const std::vector<LayerMutant> &layer_mutants()
 {
@@ -54,8 +55,46 @@ const std::vector<LayerMutant> &layer_mutants()
         {"small: weights of the matrix before", "radix-2", BACK, "splat_kron_small(const",
          "(matrix + e) * args.left.matrix", "(matrix + e / 2) * args.left.matrix"},
         {"small: samples left out", "radix-2", FORWARD, "splat_kron_small(const", "at += step", "at += step + 1"},
-        {"fp32: columns of a pair", "fp32-last", FORWARD, "void multiply_single(", "b[n][1][j] = two[1]",
-         "b[n][1][j] = two[0]"},
+        {"fp32: columns of a load", "fp32-last", FORWARD, "void multiply_four(", "QUADS ? col + x : col",
+         "QUADS ? col + x / 2 : col"},
+        {"fp32: k of a load", "fp32-first", FORWARD, "void multiply_four(", "as_float(b[e])", "as_float(b[e / 2])"},
+        {"fp32: a row's columns", "fp32-last", FORWARD, "int column_of(", "n / 2 * 16 + 4 * t",
+         "n / 2 * 16 + 2 * t"},
+        {"fp32: staged over what is not stored", "fp32-run", FORWARD, "void store_staged(", "block_barrier();", "",
+         "race"},
+        {"fp32: the matrix of another warp", "fp32-run-64", FORWARD, "void load_mine(",
+         "+ (Tile<ALONG, ROWS>::IN_RUNS ? 4 * lane.run : 0)", ""},
+        // -- the Hopper kernel
+        {"h: a stage is not waited for", "h-last", FORWARD, HOPPER,
+         "barrier_wait(barrier_at(shared, FULL + ring.slot), ring.parity);", "", "is under way"},
+        {"h: the kept weights are not waited for", "h-run-4", FORWARD, HOPPER,
+         "barrier_wait(barrier_at(shared, KEPT_FULL + kept.slot), kept.parity);", "", ""},
+        {"h: a stage is given back before its products are over", "h-last-deep", FORWARD, HOPPER,
+         "wgmma_wait<1>();", "", ""},
+        {"h: the stage after", "h-first-deep", FORWARD, HOPPER, "ring.slot ? ring.slot - 1 : STAGES - 1",
+         "ring.slot", ""},
+        {"h: registers of products under way", "h-tf32-last", FORWARD, "void multiply_tile(", "wgmma_wait<1>();",
+         "", ""},
+        {"h: sums of the tile before", "h-last-wide", FORWARD, HOPPER, "k > 0, this_lane", "true, this_lane", ""},
+        {"h: samples of the tile before", "h-first-deep", FORWARD, "Work first_work(", "rest % args.sample_tiles",
+         "0"},
+        {"h: the next unit's matrices", "h-last", FORWARD, "void next_work(", "find_matrices(args, work);", ""},
+        {"h: outputs beyond the last", "h-last", FORWARD, "void store_rows(", "row < rows && ", "", ""},
+        {"h: samples beyond the last", "h-run-4", FORWARD, "void store_runs(", "sample < to.samples", "true"},
+        {"h: swizzle of whole runs", "h-run-4", FORWARD, "unsigned run_address(", "% (SPAN / 16) * 16",
+         "% (SPAN / 32) * 16"},
+        {"h: swizzle of parts of runs", "h-run-16-of-48", FORWARD, "unsigned run_address(", "address >> 7",
+         "address >> 8"},
+        {"h: matrices of a pair", "h-run-2", FORWARD, "void load_pairs(", "j % 2 ?", "j % 2 == 0 ?"},
+        {"h: outputs are not traded", "h-run-8", FORWARD, "void store_runs(", "trade(values[0], values[1], lane);",
+         ""},
+        {"h: the staging area is not waited for", "h-run-16", FORWARD, "void store_staged(",
+         "named_sync(1, 128 * GROUPS);", "", "race"},
+        {"h: tf32: samples of a thread", "h-tf32-last", FORWARD, "void load_lines(", "e % 2 + 2 * half",
+         "e % 2 + half", ""},
+        {"h: the bias of the output before", "h-last", FORWARD, "void add_bias(", "load_bias(to.bias + output",
+         "load_bias(to.bias + output / 2"},
+        {"h: weights along outputs", "h-last", BACK, "sp_i64 weights_at(", "step * 2048", "step * 1024", ""},
     };
     return mutants;
 }

@@ -157,7 +157,7 @@ static bool compare(const LayerCase &c, const char *what, const Activations &got
 }
 
 static bool make_kernel(sp_source &source, const LayerMutant *mutant, bool quick, Running *running,
-                        sp_layer_kernel *kernel, std::string *object)
+                        sp_cu_function *function, std::string *object)
 {
     std::string text(source.text.text, source.text.size), words;
     if (mutant) {
@@ -175,11 +175,24 @@ static bool make_kernel(sp_source &source, const LayerMutant *mutant, bool quick
         return false;
     }
     *running = {load_kernel(*object, 0), source.blocks_per_sm, 0, Grid::GIVEN};
-    kernel->function = function_of(running);
-    kernel->threads = source.threads;
-    kernel->shared_bytes = source.shared_bytes;
+    *function = function_of(running);
     sp_source_free(&source);
     return true;
+}
+
+// The pass's Hopper kernel, if there is one.
+static bool make_hopper(const sp_kron_problem &problem, const LayerMutant *mutant, bool quick, Running *running,
+                        sp_layer_hopper *hopper, std::string *object)
+{
+    double us;
+    sp_source source;
+    if (!sp_kron_hopper_plan(&problem, 1e30, &hopper->spec, &us))
+        return problem.pass != SP_KRON_FORWARD;
+    if (sp_kron_hopper_source_make(&hopper->spec, &source) != SPLAT_OK)
+        return false;
+    hopper->threads = source.threads;
+    hopper->shared_bytes = source.shared_bytes;
+    return make_kernel(source, mutant, quick, running, &hopper->function, object);
 }
 
 // As splat_layer_compile makes it.
@@ -194,10 +207,10 @@ static bool make_layer(const LayerCase &c, const LayerMutant *mutant, Layer *lay
     l.options.n = c.expected;
     l.options.gradients = 1;
     l.options.device = SPLAT_DEVICE_GPU;
-    l.options.arch = SPLAT_ARCH_SM80;
+    l.options.arch = c.hopper ? SPLAT_ARCH_SM90A : SPLAT_ARCH_SM80;
     l.driver = modelled_driver();
     l.count = static_cast<int>(c.factors.size());
-    layer->running.resize(static_cast<size_t>(l.count) * SP_KRON_PASSES + 1);
+    layer->running.resize(static_cast<size_t>(l.count) * SP_KRON_PASSES * 2 + 1);
     size_t next = 0;
     sp_source source;
     for (int f = 0; f < l.count; ++f) {
@@ -206,15 +219,24 @@ static bool make_layer(const LayerCase &c, const LayerMutant *mutant, Layer *lay
             const sp_kron_problem problem = sp_layer_problem(&l, f, static_cast<sp_kron_pass>(pass));
             sp_layer_kernel &kernel = l.factors[f].kernels[pass];
             double us;
+            const LayerMutant *mine = mutant && mutant->pass == pass ? mutant : nullptr;
             sp_kron_plan(&problem, &kernel.spec, &us);
-            if (sp_kron_source_make(&kernel.spec, &source) != SPLAT_OK ||
-                !make_kernel(source, mutant && mutant->pass == pass ? mutant : nullptr, mutant != nullptr,
-                             &layer->running[next++], &kernel, object))
+            if (sp_kron_source_make(&kernel.spec, &source) != SPLAT_OK)
+                return false;
+            kernel.threads = source.threads;
+            kernel.shared_bytes = source.shared_bytes;
+            if (!make_kernel(source, c.hopper ? nullptr : mine, mutant != nullptr, &layer->running[next++],
+                             &kernel.function, object) ||
+                (c.hopper && !make_hopper(problem, mine, mutant != nullptr, &layer->running[next++],
+                                          &l.factors[f].hopper[pass], object)))
                 return false;
         }
     }
-    return sp_kron_sum_source_make(c.dtype, &source) == SPLAT_OK &&
-           make_kernel(source, nullptr, mutant != nullptr, &layer->running[next], &l.sum, object);
+    if (sp_kron_sum_source_make(c.dtype, &source) != SPLAT_OK)
+        return false;
+    l.sum.threads = source.threads;
+    l.sum.shared_bytes = source.shared_bytes;
+    return make_kernel(source, nullptr, mutant != nullptr, &layer->running[next], &l.sum.function, object);
 }
 
 static bool need(enum splat_status status)
@@ -303,7 +325,7 @@ static bool run_once(const LayerCase &c, Layer *made, uint64_t seed)
         add_buffer("the workspace", args.workspace, bytes, Access::READ);
         add_buffer("the workspace", args.workspace, bytes, Access::WRITE_ONCE);
     }
-    watch_registers(false);
+    watch_registers(c.hopper);
     if (!need(splat_layer_forward(layer, &args, nullptr)) || !need(splat_layer_backward(layer, &args, nullptr)))
         return false;
 
@@ -397,6 +419,9 @@ const std::vector<LayerCase> &layer_cases()
         {"tf32-last",     {{1, 24, 40, 2}},       44, FP32, 1, LAST,   0, 1, 4096},
         {"tf32-first",    {{2, 24, 40, 1}},       44, FP32, 1, FIRST,  0, 1, 4096},
         {"fp32-run",      {{2, 12, 20, 8}},       30, FP32, 0, FIRST,  0, 1, 4096},
+        {"fp32-run-2",    {{2, 40, 20, 2}},      70, FP32, 0, FIRST,  0, 1, 4096},
+        {"fp32-run-64",   {{1, 64, 64, 4}},      70, FP32, 0, FIRST,  0, 1, 4096},
+        {"fp32-run-odd",  {{2, 12, 20, 6}},      30, FP32, 0, FIRST,  1, 1, 4096},
         {"fp32-last",     {{1, 24, 20, 3}},       30, FP32, 0, LAST,   0, 1, 4096},
         {"fp32-first",    {{2, 24, 20, 1}},       33, FP32, 0, FIRST,  0, 1, 4096},
         // -- the largest tiles
@@ -418,6 +443,27 @@ const std::vector<LayerCase> &layer_cases()
                                                   20, FP32, 0, FIRST,  0, 1, 4096},
         {"monarch",       {{4, 6, 8, 1}, {1, 12, 4, 6}},
                                                   30, BF16, 0, LAST,   0, 1, 4096},
+        // -- the Hopper kernel
+        {"h-last",        {{2, 40, 72, 3}},      72, HALF, 0, LAST,   0, 1, 4096, true},
+        {"h-last-deep",   {{1, 136, 200, 2}},   200, BF16, 0, LAST,   8, 0, 25088, true},
+        {"h-last-wide",   {{1, 300, 128, 1}},   520, BF16, 0, LAST,   0, 1, 25088, true},
+        {"h-first",       {{2, 40, 72, 1}},      70, BF16, 0, FIRST,  0, 1, 4096, true},
+        {"h-first-deep",  {{3, 264, 136, 1}},   300, HALF, 0, FIRST,  8, 0, 25088, true},
+        {"h-run-2",       {{2, 24, 40, 2}},      50, BF16, 0, FIRST,  0, 1, 4096, true},
+        {"h-run-2-wide",  {{1, 400, 72, 2}},    150, BF16, 0, FIRST,  0, 1, 25088, true},
+        {"h-run-4",       {{2, 20, 40, 4}},      50, HALF, 0, FIRST,  0, 1, 4096, true},
+        {"h-run-4-wide",  {{3, 200, 72, 4}},    260, HALF, 0, FIRST,  8, 1, 25088, true},
+        {"h-run-8",       {{2, 24, 40, 8}},      45, BF16, 0, FIRST,  0, 1, 4096, true},
+        {"h-run-16",      {{2, 24, 40, 16}},     70, BF16, 0, FIRST,  0, 1, 4096, true},
+        {"h-run-16-of-48", {{2, 40, 24, 48}},    70, HALF, 0, FIRST,  0, 1, 4096, true},
+        {"h-tf32-last",   {{2, 40, 36, 2}},      44, FP32, 1, LAST,   0, 1, 4096, true},
+        {"h-tf32-first",  {{2, 24, 40, 1}},      44, FP32, 1, FIRST,  0, 1, 4096, true},
+        {"h-tf32-run-2",  {{2, 24, 40, 2}},      44, FP32, 1, FIRST,  0, 1, 4096, true},
+        {"h-tf32-run-4",  {{2, 20, 12, 4}},      40, FP32, 1, FIRST,  0, 1, 4096, true},
+        {"h-tf32-run-8",  {{2, 20, 12, 24}},     70, FP32, 1, FIRST,  0, 1, 4096, true},
+        {"h-odd-stride",  {{2, 40, 72, 1}},      37, BF16, 0, LAST,   3, 1, 4096, true},
+        {"h-chain",       {{4, 16, 8, 1}, {1, 16, 16, 4}},
+                                                  72, BF16, 0, LAST,   0, 1, 4096, true},
     };
     // clang-format on
     return cases;

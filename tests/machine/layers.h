@@ -16,9 +16,10 @@ struct LayerCase {
     enum splat_dtype dtype;
     int tf32;
     enum splat_layout layout;
-    int gap;          // elements between rows of activations beyond the packed ones
-    int bias;         // 1: with a bias
-    int64_t expected; // n that the cost model is told
+    int gap;             // elements between rows of activations beyond the packed ones
+    int bias;            // 1: with a bias
+    int64_t expected;    // n that the cost model is told
+    bool hopper = false; // forward by the Hopper kernel, and backward where there is one
 };
 
 // One edit of the text of a pass's kernel: the first `find` behind the first `after` becomes `replace`.

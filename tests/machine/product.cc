@@ -24,8 +24,8 @@ namespace machine
 namespace
 {
 struct Instruction {
-    bool bf16 = false, a_in_registers = false, a_transposed = false, b_transposed = false;
-    int n = 0;
+    bool bf16 = false, tf32 = false, a_in_registers = false, a_transposed = false, b_transposed = false;
+    int n = 0, depth = 16; // depth: of 32 bytes
     int a = 0, b = 0;      // operands with the descriptors; `a`: the first of four registers when it is there
     int scale_operand = 0; // whose value says whether to add to the sums; NOBODY: `scale`
     bool scale = false;
@@ -156,17 +156,20 @@ static std::string parse_product(const std::string &text, const std::map<std::st
 {
     char type_a[8] = "", type_b[8] = "";
     int end = 0;
-    if (sscanf(text.c_str(), "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%7[a-z0-9].%7[a-z0-9] %n", &made->n,
-               type_a, type_b, &end) != 3 ||
+    if (sscanf(text.c_str(), "wgmma.mma_async.sync.aligned.m64n%dk%d.f32.%7[a-z0-9].%7[a-z0-9] %n", &made->n,
+               &made->depth, type_a, type_b, &end) != 4 ||
         end == 0)
         return "not a product that the machine knows: " + text;
     if (made->n < 8 || made->n > 256 || made->n % 8 != 0)
         return "n is " + std::to_string(made->n) + "; it must be a multiple of 8 from 8 to 256";
-    if (strcmp(type_a, type_b) != 0 || (strcmp(type_a, "bf16") != 0 && strcmp(type_a, "f16") != 0))
-        return "types that the machine does not know";
     made->bf16 = strcmp(type_a, "bf16") == 0;
+    made->tf32 = strcmp(type_a, "tf32") == 0;
+    if (strcmp(type_a, type_b) != 0 || (!made->bf16 && !made->tf32 && strcmp(type_a, "f16") != 0))
+        return "types that the machine does not know";
+    if (made->depth != (made->tf32 ? 8 : 16))
+        return "a depth that products of this type do not have";
     const std::vector<std::string> parts = split(text.substr(static_cast<size_t>(end)), ',');
-    if (parts.size() < 7)
+    if (parts.size() < 6)
         return "too few operands";
     const int sums = made->n / 2;
     if (count_list(parts[0], 0) != sums)
@@ -180,8 +183,8 @@ static std::string parse_product(const std::string &text, const std::map<std::st
         return "the right matrix must be the descriptor that follows";
     const auto predicate = predicates.find(parts[3]);
     made->scale_operand = predicate == predicates.end() ? NOBODY : predicate->second;
-    int scale = 1, sign_a, sign_b, trans_a = 0, trans_b;
-    const size_t flags = made->a_in_registers ? 7 : 8;
+    int scale = 1, sign_a, sign_b, trans_a = 0, trans_b = 0;
+    const size_t flags = made->tf32 ? 6 : made->a_in_registers ? 7 : 8; // tf32 always runs along k
     if (parts.size() != flags)
         return "it takes " + std::to_string(flags) + " operands";
     std::string trouble = made->scale_operand >= 0 ? "" : read_immediate(parts[3], 0, &scale);
@@ -189,9 +192,9 @@ static std::string parse_product(const std::string &text, const std::map<std::st
         trouble = read_immediate(parts[4], -1, &sign_a);
     if (trouble.empty())
         trouble = read_immediate(parts[5], -1, &sign_b);
-    if (trouble.empty() && !made->a_in_registers)
+    if (trouble.empty() && !made->a_in_registers && !made->tf32)
         trouble = read_immediate(parts[6], 0, &trans_a);
-    if (trouble.empty())
+    if (trouble.empty() && !made->tf32)
         trouble = read_immediate(parts.back(), 0, &trans_b);
     if (!trouble.empty())
         return trouble;
@@ -285,9 +288,12 @@ void hold(float *x)
 // Where element (row, k) of a matrix lies, as an offset from the start of shared memory. `row` counts along the
 // dimension that is not summed over. The descriptor's strides are in the units that the PTX reference calls the
 // canonical layouts; a swizzle permutes 16-byte chunks by the address.
-static void decode_matrix(uint64_t descriptor, bool transposed, int rows, std::vector<unsigned> *offsets,
+static void decode_matrix(uint64_t descriptor, bool transposed, int rows, int depth, std::vector<unsigned> *offsets,
                           Place place)
 {
+    const auto size = 32u / static_cast<unsigned>(depth),
+               half = static_cast<unsigned>(depth) / 2; // of an element; 16 bytes
+
     const auto start = static_cast<unsigned>(descriptor & 0x3fff) << 4;
     const auto leading = static_cast<unsigned>(descriptor >> 16 & 0x3fff) << 4;
     const auto stride = static_cast<unsigned>(descriptor >> 32 & 0x3fff) << 4;
@@ -298,12 +304,13 @@ static void decode_matrix(uint64_t descriptor, bool transposed, int rows, std::v
     if (descriptor >> 49 & 7)
         fault(place, "a matrix descriptor with a base offset, which is not modelled");
     const unsigned chunks = mode == 0 ? 1 : 16u >> mode; // of 16 bytes in a row of the pattern: 8, 4, 2
-    offsets->resize(static_cast<size_t>(rows) * 16);
+    offsets->resize(static_cast<size_t>(rows) * static_cast<size_t>(depth));
     for (unsigned row = 0; row < static_cast<unsigned>(rows); ++row)
-        for (unsigned k = 0; k < 16; ++k) {
+        for (unsigned k = 0; k < static_cast<unsigned>(depth); ++k) {
             unsigned at;
             if (!transposed)
-                at = row / 8 * stride + row % 8 * (16 * chunks) + (mode == 0 ? k / 8 * leading + k % 8 * 2 : k * 2);
+                at = row / 8 * stride + row % 8 * (16 * chunks) +
+                     (mode == 0 ? k / half * leading + k % half * size : k * size);
             else if (mode == 0)
                 at = row / 8 * stride + k / 8 * leading + k % 8 * 16 + row % 8 * 2;
             else
@@ -311,10 +318,10 @@ static void decode_matrix(uint64_t descriptor, bool transposed, int rows, std::v
             at += start;
             at ^= (at >> 7 & (chunks - 1)) << 4;
             const unsigned offset = at - block.shared_begin;
-            if (at < block.shared_begin || offset + 2 > block.shared.size())
+            if (at < block.shared_begin || offset + size > block.shared.size())
                 fault(place, "a product reads shared address base + %d; the block has %zu bytes",
                       static_cast<int>(offset), block.shared.size());
-            (*offsets)[static_cast<size_t>(row) * 16 + k] = offset;
+            (*offsets)[static_cast<size_t>(row) * static_cast<size_t>(depth) + k] = offset;
         }
 }
 
@@ -546,14 +553,15 @@ void meet_for_product(int group)
     if (it.a_in_registers) {
         take_factors(group, all, product.get());
     } else {
-        decode_matrix(all[0].a, it.a_transposed, 64, &product->a, product->place);
+        decode_matrix(all[0].a, it.a_transposed, 64, it.depth, &product->a, product->place);
         for (int warp = 0; warp < 4; ++warp) {
-            product->a_words[warp] = words_of(&product->a[static_cast<size_t>(warp) * 256], 256);
+            const auto rows = static_cast<size_t>(16 * it.depth); // of a warp
+            product->a_words[warp] = words_of(&product->a[static_cast<size_t>(warp) * rows], rows);
             start_reading(product->a_words[warp], 1, known, product->place);
         }
     }
     block.current = 128 * group;
-    decode_matrix(all[0].b, it.b_transposed, it.n, &product->b, product->place);
+    decode_matrix(all[0].b, it.b_transposed, it.n, it.depth, &product->b, product->place);
     product->b_words = words_of(product->b.data(), product->b.size());
     start_reading(product->b_words, 4, known, product->place);
     block.current = -1;
@@ -572,52 +580,69 @@ static const float *values_of_all(bool bf16)
     return table.data();
 }
 
-static unsigned element_at(unsigned offset)
+// An element in shared memory. Of 32-bit numbers products see the upper 19 bits.
+static float element_at(unsigned offset, const Instruction &it)
 {
+    if (it.tf32) {
+        uint32_t bits;
+        memcpy(&bits, &block.shared[offset], 4);
+        return float_of_bits(bits & ~0x1fffu);
+    }
     uint16_t bits;
     memcpy(&bits, &block.shared[offset], 2);
-    return bits;
+    return values_of_all(it.bf16)[bits];
 }
 
-// sums[64][n] += a[64][16] * b[16][n]; blocks of 8 columns, as compilers like them.
-static void multiply_add(float *sums, const float *a, const float *b, int n, bool add)
+// sums[64][n] += a[64][depth] * b[depth][n]; blocks of 8 columns, as compilers like them.
+static void multiply_add(float *sums, const float *a, const float *b, int n, int depth, bool add)
 {
     for (int row = 0; row < 64; ++row)
         for (int column = 0; column < n; column += 8) {
             float *out = sums + static_cast<ptrdiff_t>(row) * n + column, sum[8];
             for (int c = 0; c < 8; ++c)
                 sum[c] = add ? out[c] : 0.0f;
-            for (int k = 0; k < 16; ++k)
+            for (int k = 0; k < depth; ++k)
                 for (int c = 0; c < 8; ++c)
-                    sum[c] += a[16 * row + k] * b[static_cast<ptrdiff_t>(k) * n + column + c];
+                    sum[c] += a[depth * row + k] * b[static_cast<ptrdiff_t>(k) * n + column + c];
             for (int c = 0; c < 8; ++c)
                 out[c] = sum[c];
         }
 }
 
+// The left matrix from the registers of the warpgroup's threads.
+static void gather_factors(const Product &p, float *a)
+{
+    const Instruction &it = *p.instruction;
+    const int each = it.tf32 ? 1 : 2; // elements of a register
+    for (int t = 0; t < 128; ++t)
+        for (int i = 0; i < 4; ++i)
+            for (int e = 0; e < each; ++e) {
+                const int row = 16 * (t / 32) + t % 32 / 4 + 8 * (i % 2),
+                          k = it.depth / 2 * (i / 2) + t % 4 * each + e;
+                const unsigned bits = p.factor_values[4 * t + i];
+                a[it.depth * row + k] =
+                    it.tf32 ? float_of_bits(bits & ~0x1fffu) : values_of_all(it.bf16)[bits >> (16 * e) & 0xffff];
+            }
+}
+
 static void execute(Product &p)
 {
     const Instruction &it = *p.instruction;
-    const float *value = values_of_all(it.bf16);
+    const auto depth = static_cast<size_t>(it.depth);
     static std::vector<float> a, b;
-    a.resize(64 * 16);
-    b.resize(static_cast<size_t>(16) * it.n);
+    a.resize(64 * depth);
+    b.resize(depth * static_cast<size_t>(it.n));
     if (it.a_in_registers) {
-        for (int t = 0; t < 128; ++t)
-            for (int i = 0; i < 4; ++i)
-                for (int e = 0; e < 2; ++e) {
-                    const int row = 16 * (t / 32) + t % 32 / 4 + 8 * (i % 2), k = 8 * (i / 2) + t % 4 * 2 + e;
-                    a[16 * row + k] = value[p.factor_values[4 * t + i] >> (16 * e) & 0xffff];
-                }
+        gather_factors(p, a.data());
     } else {
         for (size_t i = 0; i < a.size(); ++i)
-            a[i] = value[element_at(p.a[i])];
+            a[i] = element_at(p.a[i], it);
     }
     for (int column = 0; column < it.n; ++column)
-        for (int k = 0; k < 16; ++k)
+        for (int k = 0; k < it.depth; ++k)
             b[static_cast<size_t>(k) * it.n + column] =
-                value[element_at(p.b[static_cast<size_t>(column) * 16 + k])];
-    multiply_add(p.sums->values.data(), a.data(), b.data(), it.n, p.add);
+                element_at(p.b[static_cast<size_t>(column) * depth + k], it);
+    multiply_add(p.sums->values.data(), a.data(), b.data(), it.n, it.depth, p.add);
     p.done = true;
 }
 

@@ -14,13 +14,13 @@ static const int64_t batches[] = {25088, 256};
 enum { SHAPES = sizeof shapes / sizeof shapes[0], ALL = SHAPES * 4 * 2 * 3 * 2 * 2 };
 
 /* The n-th combination. */
-static struct sp_kron_spec spec_of(int64_t n, int64_t *shape)
+static struct sp_kron_problem problem_of(int64_t n, int64_t *shape)
 {
     *shape = n % SHAPES;
     const int64_t *k = shapes[*shape];
     n /= SHAPES;
     const int type = (int)(n % 4);
-    struct sp_kron_problem p = {
+    return (struct sp_kron_problem){
         {k[0], k[1], k[2], k[3]},
         (enum sp_kron_pass)(n / 8 % 3),
         (enum splat_layout)(n / 4 % 2),
@@ -32,11 +32,6 @@ static struct sp_kron_spec spec_of(int64_t n, int64_t *shape)
         batches[n / 48],
         0,
     };
-    struct sp_kron_spec s;
-    memset(&s, 0, sizeof s);
-    double us;
-    sp_kron_plan(&p, &s, &us);
-    return s;
 }
 
 static void kernels_compile(void **state)
@@ -50,8 +45,12 @@ static void kernels_compile(void **state)
     int count = 0, failed = 0;
     for (int64_t n = 0; n < ALL; n += step) {
         int64_t shape;
-        struct sp_kron_spec s = spec_of(n, &shape);
+        const struct sp_kron_problem p = problem_of(n, &shape);
+        struct sp_kron_spec s;
+        double us;
         int known = 0;
+        memset(&s, 0, sizeof s);
+        sp_kron_plan(&p, &s, &us);
         for (int k = 0; k < count; k++)
             known |= memcmp(&seen[k], &s, sizeof s) == 0;
         if (known)
@@ -77,6 +76,48 @@ static void kernels_compile(void **state)
     assert_int_equal(failed, 0);
 }
 
+/* The Hopper kernels of the same shapes, as the runtime takes them: smaller tiles where there are no registers for
+ * the best. */
+static void hopper_kernels_compile(void **state)
+{
+    (void)state;
+    int version;
+    if (sp_nvrtc_version(&version) != SPLAT_OK)
+        skip();
+    const int step = getenv("SPLAT_DEEP") ? 1 : 43; /* coprime to every factor */
+    int count = 0, failed = 0;
+    for (int64_t n = 0; n < ALL; n += step) {
+        int64_t shape;
+        struct sp_kron_problem p = problem_of(n, &shape);
+        struct sp_kron_hopper s;
+        enum splat_status status = SPLAT_COMPILE;
+        double us;
+        for (p.modest = 0; p.modest < 2 && status == SPLAT_COMPILE; p.modest++) {
+            struct sp_source source;
+            struct sp_image image = {0};
+            if (!sp_kron_hopper_plan(&p, 1e9, &s, &us)) {
+                status = SPLAT_OK;
+                break;
+            }
+            OK(sp_kron_hopper_source_make(&s, &source));
+            status = sp_nvrtc_compile(&source, SPLAT_ARCH_SM90A, &image);
+            print_message(
+                "shape %d dtype %d left %d along k %d run %d groups %d %d %d blocks %d cols %d k %d stages %d keep "
+                "%d %s%s\n",
+                (int)shape, (int)s.dtype, (int)s.left, s.weights_along_k, s.run, s.row_groups, s.col_groups,
+                s.run_groups, s.row_blocks, s.group_cols, s.k_tile, s.stages, s.keep,
+                status == SPLAT_OK ? "" : " FAILED ", status == SPLAT_OK ? "" : splat_last_error());
+            count++;
+            sp_source_free(&source);
+            sp_image_free(&image);
+        }
+        failed += status != SPLAT_OK;
+    }
+    print_message("%d Hopper kernels compiled\n", count);
+    assert_true(count > 0);
+    assert_int_equal(failed, 0);
+}
+
 static void sums_compile(void **state)
 {
     (void)state;
@@ -95,6 +136,7 @@ static void sums_compile(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels_compile), cmocka_unit_test(sums_compile)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels_compile), cmocka_unit_test(hopper_kernels_compile),
+                                       cmocka_unit_test(sums_compile)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
