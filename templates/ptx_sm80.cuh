@@ -54,6 +54,22 @@ __device__ __forceinline__ unsigned load_shared_u16(unsigned address)
     return value;
 }
 
+// The same, or 0 and no access where not `present`.
+__device__ __forceinline__ unsigned load_shared_u16_if(unsigned address, bool present)
+{
+    unsigned short value;
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.u32 p, %2, 0;\n"
+                 "mov.u16 %0, 0;\n"
+                 "@p ld.shared.u16 %0, [%1];\n"
+                 "}\n"
+                 : "=&h"(value)
+                 : "r"(address), "r"(static_cast<unsigned>(present))
+                 : "memory");
+    return value;
+}
+
 __device__ __forceinline__ void store_shared_u16(unsigned address, unsigned value)
 {
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<unsigned short>(value)) : "memory");
@@ -184,6 +200,12 @@ __device__ __forceinline__ unsigned shuffle_xor_u32(unsigned value, int mask)
     return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
+// The value of lane `lane`, which each lane names for itself; all 32 lanes take part.
+__device__ __forceinline__ unsigned shuffle_from(unsigned value, int lane)
+{
+    return __shfl_sync(0xffffffffu, value, lane);
+}
+
 // Bit l is lane l's flag; all 32 lanes take part.
 __device__ __forceinline__ unsigned warp_ballot(bool flag)
 {
@@ -246,6 +268,14 @@ __device__ __forceinline__ float unpack_f16(unsigned pair, int e)
         : "=f"(x)
         : "r"(e ? pair >> 16 : pair & 0xffffu));
     return x;
+}
+
+// Four bytes of `low` (bytes 0 to 3) and `high` (4 to 7): digit n of the selector says which becomes byte n.
+__device__ __forceinline__ unsigned permute(unsigned low, unsigned high, unsigned selector)
+{
+    unsigned d;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(low), "r"(high), "r"(selector));
+    return d;
 }
 
 // Bits that are set.

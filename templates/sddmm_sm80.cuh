@@ -86,6 +86,21 @@ __device__ __forceinline__ void multiply(unsigned q_lane, unsigned k_lane, Produ
 
 // ---- Values on their way out ----
 
+// Whether column 8 * block + 2t + e of row r is allowed, and how many of the row's allowed ones lie before column 8 * block + 2t.
+__device__ __forceinline__ bool is_allowed(const TileMask &mask, int r, int block, int e)
+{
+    return mask.word[r][block / 4] >> (8 * (block % 4) + e + threadIdx.x % 4 * 2) & 1;
+}
+
+__device__ __forceinline__ int rank_of(const TileMask &mask, int r, int block)
+{
+    const unsigned below = (1u << (8 * (block % 4) + threadIdx.x % 4 * 2)) - 1;
+    int rank = count_bits(mask.word[r][block / 4] & below);
+    if (block >= 4)
+        rank += count_bits(mask.word[r][0]);
+    return rank;
+}
+
 // A row of values: the quad's four lanes have the same, but `to`.
 struct Row {
     char *chunk;      // global address of the first chunk that is not stored yet; null: there is no such row
@@ -107,7 +122,7 @@ __device__ __forceinline__ void gather(const Row &row, int r, const TileMask &ma
             store_shared_u16(to + 2 * (8 * block + 2 * t), pair);
             store_shared_u16(to + 2 * (8 * block + 2 * t + 1), pair >> 16);
         } else {
-            const int rank = rank_of(mask, r, block, 0);
+            const int rank = rank_of(mask, r, block);
             const bool first = is_allowed(mask, r, block, 0);
             if (first)
                 store_shared_u16(to + 2 * rank, pair);
@@ -182,10 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         q = own_source<TILE_ROWS, HEAD_CHUNKS>(q, 2 * args.q_row);
         k = own_source<TILE_COLS, HEAD_CHUNKS>(k, 2 * args.k_row);
     }
-    Cursor cursor;
-    cursor.segment = work.row_tile.segment;
-    cursor.end = cursor.segment + work.row_tile.segment_count;
-    enter_segment(cursor, args);
+    Cursor cursor = first_tile(work, args);
     copy_tile<TILE_ROWS, HEAD_CHUNKS, HEAD_DIM / 8, PITCH>(shared, q, 2 * args.q_row, args.row_view, tile_row, args.q_len,
                                                            args.q);
     copy_tile<TILE_COLS, HEAD_CHUNKS, HEAD_DIM / 8, PITCH>(shared + K_OFFSET, k, 2 * args.k_row, column_view(args, cursor),
@@ -207,19 +219,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             store_shared_chunk(rows[r].gather + 16 * chunk, Chunk{});
     }
 
+    const int mask_row = warp * WARP_ROWS + lane % WARP_ROWS; // the lane's in masks
+    MaskData data = load_mask_data(cursor, mask_row, args);
     int stage = 0;
     for (bool more = true; more; stage ^= 1) {
+        const int kind = kind_of(cursor);
+        RowMask row_masks = {};
+        if (kind != PRED_NONE)
+            row_masks = row_mask(kind, data, tile_row + mask_row, cursor.column);
         // k has landed, and every warp is done with the k before.
         copy_wait<0>();
         block_barrier();
-        const Cursor here = cursor;
         more = next_tile(cursor, args);
-        if (more)
+        if (more) {
+            data = load_mask_data(cursor, mask_row, args);
             copy_tile<TILE_COLS, HEAD_CHUNKS, HEAD_DIM / 8, PITCH>(shared + K_OFFSET + (1 - stage) * K_BYTES, k,
                                                                    2 * args.k_row, column_view(args, cursor),
                                                                    cursor.column, args.kv_len, args.k);
+        }
         copy_commit();
-        const TileMask mask = tile_mask(here, tile_row, args);
+        const TileMask mask = spread(kind, row_masks);
         Products s;
         multiply(q_lane, k_lane + stage * K_BYTES, s);
 #pragma unroll

@@ -6,14 +6,17 @@
 // contributes its product, even when its value is 0; a row of y without pairs is 0; nothing is read beyond the rows of x
 // or the values of a row; a block sums its column tiles in the order of its segments, so that results repeat bit for bit.
 //
-// One block takes one row tile of one (batch, head), a warp 16 or 32 of its rows. It walks the column tiles in ascending order; x and
-// the values of the next tile are on their way while this one is multiplied. Values arrive as they lie in global memory, in
-// chunks of 16 bytes, and each lane picks those of its fragments of A: in a row of A, value number k of a tile is k behind the first.
+// One block takes one row tile of one (batch, head), a warp 16 or 32 of its rows, and walks the column tiles in ascending order. Values
+// begin at any multiple of 2 bytes; they arrive in shared memory in the chunks of 16 bytes in which they lie in global memory, and each
+// lane shifts (FULL tiles) or picks (PARTIAL tiles) those of its fragments of A. The columns of a product's steps may be taken in any
+// order, as long as A and x agree: it is such that the values of a lane lie together (place_of_x).
 //
-// A x: rows of the tile are rows of A. The quad that has a row copies its values, from the place that it has counted to.
-// A^T x: columns of the tile are rows of A. The plan says where the values of each in the tile begin. Which value is whose follows from
-// how many pairs of the column lie above: in the warp's own rows by a vote, in those of the warps above by what these left in
-// shared memory.
+// A x: rows of the tile are rows of A, and the values of a row are one stream through all its tiles. Each row has a ring of chunks, filled
+// up again after every tile, so that values are on their way two tiles and more before they are needed, whatever the masks.
+//
+// A^T x: columns of the tile are rows of A. The plan says where the values of each in the tile begin; they are copied with x two tiles ahead.
+// Which value is whose follows from how many pairs of the column lie above: masks of rows are turned into masks of columns one
+// tile ahead, and those of the warps above are in shared memory.
 
 // splat:region(params)
 #include "params_default_spmm.cuh"
@@ -37,244 +40,335 @@
 
 // ---- Sizes ----
 
-constexpr int KEY_STEPS = TILE_COLS / 16;           // steps of A x
+constexpr int STEPS = TILE_COLS / 16;               // of 16 columns
 constexpr int VALUE_BLOCKS = VALUE_DIM / 8;         // blocks of 8 columns of x and y
 constexpr int VALUE_PAIRS = (VALUE_BLOCKS + 1) / 2; // one ldmatrix of x each; the last may hold one block only
 constexpr int VALUE_CHUNKS = VALUE_DIM / 8;
 constexpr int X_PITCH = 16 * (VALUE_CHUNKS | 1);
-
-// Lines of values: one for each row of A in the tile, of at most LINE values, from any place in a chunk on.
-constexpr int LINES = TRANSPOSED ? TILE_COLS : TILE_ROWS;
-constexpr int LINE_CHUNKS = (TRANSPOSED ? TILE_ROWS : TILE_COLS) / 8 + 1;
-constexpr int LINE_PITCH = 16 * LINE_CHUNKS;
-
-// Where things lie in shared memory; of each two stages.
 constexpr int X_BYTES = TILE_COLS * X_PITCH;
-constexpr int LINES_OFFSET = 2 * X_BYTES;
-constexpr int LINES_BYTES = LINES * LINE_PITCH;
-constexpr int BEGINS_OFFSET = LINES_OFFSET + 2 * LINES_BYTES; // transposed: shared address of the first value of each line
+constexpr int X_STAGES = TRANSPOSED ? 3 : 2;
+
+// A x: a ring for each row.
+constexpr int RING_CHUNKS = 32, RING_BYTES = 16 * RING_CHUNKS;
+constexpr int RINGS_OFFSET = X_STAGES * X_BYTES;
+constexpr int RINGS_BYTES = TRANSPOSED ? 0 : TILE_ROWS * RING_BYTES;
+
+// A^T x: in each stage a line for each row of A in the tile, of at most TILE_ROWS values, from any place in a chunk on, and the shared address
+// of its first value; and masks of the tile's columns, those of a warp's rows together.
+constexpr int LINE_CHUNKS = TILE_ROWS / 8 + 1;
+constexpr int LINE_PITCH = 16 * LINE_CHUNKS;
+constexpr int LINES_OFFSET = RINGS_OFFSET + RINGS_BYTES;
+constexpr int LINES_BYTES = TRANSPOSED ? TILE_COLS * LINE_PITCH : 0;
+constexpr int BEGINS_OFFSET = LINES_OFFSET + X_STAGES * LINES_BYTES;
 constexpr int BEGINS_BYTES = TRANSPOSED ? 4 * TILE_COLS : 0;
-constexpr int COUNTS_OFFSET = BEGINS_OFFSET + 2 * BEGINS_BYTES; // transposed: pairs of each column in each warp's rows
-constexpr int COUNTS_BYTES = TRANSPOSED ? 4 * TILE_COLS * WARPS : 0;
-constexpr int NOTES_OFFSET = COUNTS_OFFSET + 2 * COUNTS_BYTES; // of each thread, about the next tile
-constexpr int NOTE_WORDS = LANE_ROWS * WORDS + 1 + LANE_ROWS;
-constexpr int NOTE_CHUNKS = (NOTE_WORDS + 3) / 4;
-static_assert(NOTES_OFFSET + 16 * NOTE_CHUNKS * THREADS == SHARED_BYTES, "host and kernel agree on the shared memory");
+constexpr int MASKS_OFFSET = BEGINS_OFFSET + X_STAGES * BEGINS_BYTES; // of two tiles
+constexpr int MASKS_BYTES = TRANSPOSED ? 4 * TILE_COLS * WARPS : 0;
+constexpr int OWN_BEGINS_OFFSET = MASKS_OFFSET + 2 * MASKS_BYTES; // of each warp: where the values of its rows begin
+static_assert(OWN_BEGINS_OFFSET + MASKS_BYTES == SHARED_BYTES, "host and kernel agree on the shared memory");
 static_assert(TILE_ROWS <= 2 * TILE_COLS, "y takes the place of x at the end");
 
 typedef float Outputs[ROW_BLOCKS][VALUE_BLOCKS][4];
 typedef unsigned Fragment[ROW_BLOCKS][4]; // of A: the warp's rows by 16 columns
 
-// ---- Values ----
-
-// A tile whose values are on their way, as a lane has it.
-struct Tile {
-    TileMask mask;      // transposed: of the lane's own columns only
-    unsigned begin[LANE_ROWS]; // A x: shared address of the first value of each of the lane's rows
-};
-
-// Registers are short: what a lane knows of the next tile waits in shared memory, where no other lane looks.
-__device__ __forceinline__ void note(unsigned shared, const Tile &tile)
+__device__ __forceinline__ int lane_number()
 {
-    const unsigned to = shared + NOTES_OFFSET + 16 * NOTE_CHUNKS * threadIdx.x;
-    Chunk chunks[NOTE_CHUNKS] = {};
-#pragma unroll
-    for (int x = 0; x < NOTE_WORDS; ++x) {
-        unsigned &word = chunks[x / 4].word[x % 4];
-        if (x < LANE_ROWS * WORDS)
-            word = tile.mask.kind == PRED_NONE ? 0 : tile.mask.word[x / WORDS][x % WORDS];
-        else
-            word = x == LANE_ROWS * WORDS ? static_cast<unsigned>(tile.mask.kind) : tile.begin[x - LANE_ROWS * WORDS - 1];
-    }
-#pragma unroll
-    for (int c = 0; c < NOTE_CHUNKS; ++c)
-        store_shared_chunk(to + 16 * c, chunks[c]);
+    return static_cast<int>(threadIdx.x) % 32;
 }
 
-__device__ __forceinline__ Tile noted(unsigned shared)
+__device__ __forceinline__ int warp_number()
 {
-    const unsigned from = shared + NOTES_OFFSET + 16 * NOTE_CHUNKS * threadIdx.x;
-    Chunk chunks[NOTE_CHUNKS];
-#pragma unroll
-    for (int c = 0; c < NOTE_CHUNKS; ++c)
-        chunks[c] = load_shared_chunk(from + 16 * c);
-    Tile tile;
-#pragma unroll
-    for (int x = 0; x < NOTE_WORDS; ++x) {
-        const unsigned word = chunks[x / 4].word[x % 4];
-        if (x < LANE_ROWS * WORDS)
-            tile.mask.word[x / WORDS][x % WORDS] = word;
-        else if (x == LANE_ROWS * WORDS)
-            tile.mask.kind = static_cast<int>(word);
-        else
-            tile.begin[x - LANE_ROWS * WORDS - 1] = word;
-    }
-    return tile;
+    return static_cast<int>(threadIdx.x) / 32;
 }
 
-// Starts copying `count` values into a line; the quad's lanes take turns. The rest of the line becomes zero if `fill`. Gives the
-// shared address of the first.
-__device__ __forceinline__ unsigned copy_line(unsigned line, const char *values, int count, bool fill)
+// ---- The order of columns ----
+
+// In a step's fragments lane t has columns 2t, 2t + 1 (half 0) and 2t + 8, 2t + 9 (half 1). The column of the tile that is column 8 * half +
+// 2t + e of step `step`: 32 * (step / 2) + 8t + 4 * (step % 2) + 2 * half + e for A x, so that a lane has eight values of a row side by
+// side, and 16 * step + 4t + 2 * half + e for A^T x, where a lane has four rows of A and rows far apart would meet in the same banks.
+
+// Where row `row` of a tile of x lies: rows are in the order in which steps take them.
+__host__ __device__ constexpr int place_of_x(int row)
 {
-    const unsigned shift = static_cast<unsigned>(reinterpret_cast<unsigned long long>(values)) % 16;
-    const char *from = values - shift + threadIdx.x % 4 * 16;
-    int left = count > 0 ? static_cast<int>(shift) + 2 * count - static_cast<int>(threadIdx.x % 4) * 16 : 0;
-    line += threadIdx.x % 4 * 16;
-#pragma unroll
-    for (int k = 0; k < LINE_CHUNKS; k += 4, left -= 64)
-        if (k + static_cast<int>(threadIdx.x) % 4 < LINE_CHUNKS && (left > 0 || fill))
-            copy_async_part(line + 16 * k, left > 0 ? from + 16 * k : from, left < 0 ? 0 : left < 16 ? left : 16);
-    return line - threadIdx.x % 4 * 16 + shift;
+    return TRANSPOSED ? (row & ~14) | (row & 2) << 2 | (row >> 1 & 6) : (row & ~30) | (row & 6) << 2 | (row >> 2 & 6);
 }
 
-// Two values that lie one behind the other at a multiple of 2.
-__device__ __forceinline__ unsigned load_pair(unsigned address)
+// The first of the four columns that the lane has in a step (A^T x).
+__device__ __forceinline__ int step_column(int step)
 {
-    const unsigned low = load_shared_u32(address & ~3u);
-    if (!(address & 2))
-        return low;
-    return low >> 16 | load_shared_u16(address + 2) << 16;
+    return 16 * step + lane_number() % 4 * 4;
 }
 
 // ---- A x: the rows of a tile are rows of A ----
 
-// What a lane knows of its rows: whether there is such a row, and where its next value is.
-struct Rows {
-    bool present[LANE_ROWS];
-    const char *next[LANE_ROWS]; // A x
+// The values of the lane's rows on their way; the four lanes of a quad have the same. Values of a row are numbered from a chunk's
+// beginning on; chunk c is at place c % RING_CHUNKS of the ring.
+struct Streams {
+    const char *from[LANE_ROWS]; // global address of chunk 0
+    int at[LANE_ROWS];           // the next value
+    int end[LANE_ROWS];          // behind the last
+    int filled[LANE_ROWS];       // chunks before this one have been asked for
 };
 
-// Starts copying the values of the tile at the cursor and counts on.
-__device__ __forceinline__ Tile copy_rows_of_values(Rows &rows, const Cursor &cursor, int tile_row, unsigned lines,
-                                                    const sp_launch_args &args)
+__device__ __forceinline__ unsigned ring_of(unsigned shared, int r)
 {
-    Tile tile;
-    tile.mask = tile_mask(cursor, tile_row, args);
-    const int row = static_cast<int>(threadIdx.x) / 32 * WARP_ROWS + static_cast<int>(threadIdx.x) % 32 / 4;
-#pragma unroll
-    for (int r = 0; r < LANE_ROWS; ++r) {
-        if (!rows.present[r])
-#pragma unroll
-            for (int w = 0; w < WORDS; ++w)
-                tile.mask.word[r][w] = 0;
-        const int count = rows.present[r] ? row_count(tile.mask, r) : 0;
-        tile.begin[r] = copy_line(lines + (row + 8 * r) * LINE_PITCH, rows.next[r], count,
-                                  tile.mask.kind == PRED_NONE);
-        rows.next[r] += 2 * count;
-    }
-    return tile;
+    return shared + RINGS_OFFSET + (warp_number() * WARP_ROWS + 8 * r + lane_number() / 4) * RING_BYTES;
 }
 
-__device__ __forceinline__ void load_row_fragment(const Tile &tile, int step, Fragment &a)
+// Rows beyond the last do as the tile's first: what they give is not stored. Neighbouring rows begin half of the banks apart.
+__device__ __forceinline__ Streams open_streams(const sp_sparse_args &sparse, const Work &work, const char *values)
+{
+    const RowMap map = map_rows(sparse.plan, work.row_tile.tile);
+    const sp_i64 *offsets = row_offsets_of(sparse, work.pair);
+    const int skew = lane_number() / 4 % 2 * 4;
+    Streams s;
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; ++r) {
+        int query = query_of(map, warp_number() * WARP_ROWS + 8 * r + lane_number() / 4);
+        if (query >= sparse.plan.q_len)
+            query = query_of(map, 0);
+        const sp_i64 first = offsets[query], end = offsets[query + 1];
+        const int odd = static_cast<int>(first % 8);
+        s.from[r] = values + 2 * (first - odd) - 16 * skew;
+        s.at[r] = 8 * skew + odd;
+        s.end[r] = s.at[r] + static_cast<int>(end - first);
+        s.filled[r] = skew;
+    }
+    return s;
+}
+
+// Starts copying the chunks from where the lane's rows are filled to `ahead` chunks from their next values on, at most 4 * ROUNDS. The
+// quad's lanes take turns.
+template <int ROUNDS> __device__ __forceinline__ void fill_rings(Streams &s, unsigned shared, int ahead)
 {
 #pragma unroll
-    for (int x = 0; x < 4 * ROW_BLOCKS; ++x) {
-        const int r = x / 4 * 2 + x % 2, block = 2 * step + x % 4 / 2;
-        if (tile.mask.kind == PRED_NONE) {
-            a[x / 4][x % 4] = load_pair(tile.begin[r] + 2 * (8 * block + static_cast<int>(threadIdx.x) % 4 * 2));
-            continue;
+    for (int r = 0; r < LANE_ROWS; ++r) {
+        const int until = s.at[r] / 8 + ahead;
+#pragma unroll
+        for (int k = 0; k < ROUNDS; ++k) {
+            const int chunk = s.filled[r] + 4 * k + lane_number() % 4, left = s.end[r] - 8 * chunk;
+            if (chunk < until && left > 0)
+                copy_async_part(ring_of(shared, r) + (16 * chunk & (RING_BYTES - 1)), s.from[r] + sp_i64(16) * chunk,
+                                left < 8 ? 2 * left : 16);
         }
-        const int rank = rank_of(tile.mask, r, block, 0);
-        const bool first = is_allowed(tile.mask, r, block, 0);
-        unsigned pair = 0;
-        if (first)
-            pair = load_shared_u16(tile.begin[r] + 2 * rank);
-        if (is_allowed(tile.mask, r, block, 1))
-            pair |= load_shared_u16(tile.begin[r] + 2 * (rank + first)) << 16;
-        a[x / 4][x % 4] = pair;
+        s.filled[r] = until;
+    }
+}
+
+// Eight elements from byte `bytes` (even, below 16) of two chunks on.
+__device__ __forceinline__ Chunk shifted(const Chunk &low, const Chunk &high, unsigned bytes)
+{
+    unsigned w[8];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        w[k] = low.word[k];
+        w[4 + k] = high.word[k];
+    }
+    const bool two = bytes & 8, one = bytes & 4;
+#pragma unroll
+    for (int k = 0; k < 6; ++k)
+        w[k] = two ? w[k + 2] : w[k];
+#pragma unroll
+    for (int k = 0; k < 5; ++k)
+        w[k] = one ? w[k + 1] : w[k];
+    const unsigned selector = bytes & 2 ? 0x5432u : 0x3210u;
+    Chunk made;
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+        made.word[k] = permute(w[k], w[k + 1], selector);
+    return made;
+}
+
+// The lane's eight values of row r of 32 columns of a FULL tile: both chunks that they may lie in, the second only where they do.
+__device__ __forceinline__ Chunk row_values(const Streams &s, unsigned shared, int r, int half_tile)
+{
+    const unsigned from = 2 * (s.at[r] + 32 * half_tile + 8 * (lane_number() % 4)), ring = ring_of(shared, r);
+    const Chunk low = load_shared_chunk(ring + (from & (RING_BYTES - 16)));
+    const Chunk high = load_shared_chunk(ring + ((from + 14) & (RING_BYTES - 16)));
+    return shifted(low, high, from % 16);
+}
+
+// The same of a PARTIAL tile, with zeros where no pair is allowed.
+__device__ __forceinline__ Chunk row_values(const Streams &s, unsigned shared, int r, int half_tile, const TileMask &mask)
+{
+    const int column = 8 * (lane_number() % 4);
+    int before = count_bits(mask.word[r][half_tile] & ((1u << column) - 1));
+    if (half_tile > 0)
+        before += count_bits(mask.word[r][0]);
+    const unsigned allowed = mask.word[r][half_tile] >> column, ring = ring_of(shared, r);
+    unsigned from = 2 * (s.at[r] + before);
+    Chunk made;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        const unsigned even = allowed >> (2 * k) & 1, odd = allowed >> (2 * k + 1) & 1;
+        const unsigned low = load_shared_u16_if(ring + from % RING_BYTES, even);
+        from += 2 * even;
+        const unsigned high = load_shared_u16_if(ring + from % RING_BYTES, odd);
+        from += 2 * odd;
+        made.word[k] = low | high << 16;
+    }
+    return made;
+}
+
+// Fragments of two steps.
+__device__ __forceinline__ void load_rows(const Streams &s, unsigned shared, int half_tile, const TileMask &mask,
+                                          Fragment (&a)[2])
+{
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; ++r) {
+        const Chunk values = mask.kind == PRED_NONE ? row_values(s, shared, r, half_tile)
+                                                    : row_values(s, shared, r, half_tile, mask);
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+            a[k / 2][r / 2][r % 2 + k % 2 * 2] = values.word[k];
     }
 }
 
 // ---- A^T x: the columns of a tile are rows of A ----
 
-// The lane's pair in column 8 * block + 2t + e, row r.
-__device__ __forceinline__ bool own_pair(const TileMask &mask, int r, int block, int e)
+constexpr int QUADS = THREADS / 4, QUAD_LINES = TILE_COLS / QUADS; // lines that a quad copies
+static_assert(!TRANSPOSED || QUADS * QUAD_LINES == TILE_COLS, "quads share the lines evenly");
+
+// Where the values of the quad's lines are in global memory, and how many; read ahead of the copies.
+struct Places {
+    sp_i64 word[QUAD_LINES > 0 ? QUAD_LINES : 1];
+};
+
+__device__ __forceinline__ Places places_of(const sp_sparse_args &args, sp_i64 tile)
 {
-    return mask.word[r][block / 4] >> (8 * (block % 4) + e) & 1;
+    Places places;
+#pragma unroll
+    for (int n = 0; n < QUAD_LINES; ++n)
+        places.word[n] = args.tile_values[tile * TILE_COLS + static_cast<int>(threadIdx.x) / 4 + n * QUADS];
+    return places;
 }
 
-// Bit 4g: the pair of row g of the warp's half r in the lane's column 8 * block + 2t + e.
-__device__ __forceinline__ unsigned column_bits(const TileMask &mask, int r, int block, int e)
+// Starts copying the tile's values; the quad's lanes take turns. The rest of a line becomes zero if `fill`.
+__device__ __forceinline__ void copy_lines(const Places &places, unsigned shared, int stage, const char *values, bool fill)
 {
-    return warp_ballot(own_pair(mask, r, block, e)) >> (threadIdx.x % 4) & 0x11111111u;
-}
-
-// Starts copying the values of the tile, and leaves where they are and how many each column has in the warp's rows.
-__device__ __forceinline__ Tile copy_columns_of_values(const Cursor &cursor, int tile_row, int tile_number, unsigned shared,
-                                                       int stage, const char *values, const Rows &rows,
-                                                       const sp_sparse_args &args)
-{
-    Tile tile;
-    tile.mask.kind = cursor.code & 15;
+    const int t = lane_number() % 4;
 #pragma unroll
-    for (int r = 0; r < LANE_ROWS; ++r)
-        tile.begin[r] = 0;
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    for (int n = 0; n < QUAD_LINES; ++n) {
+        const int number = static_cast<int>(threadIdx.x) / 4 + n * QUADS, count = static_cast<int>(places.word[n] >> 48);
+        const sp_i64 first = places.word[n] & ((sp_i64(1) << 48) - 1);
+        const int odd = static_cast<int>(first % 8);
+        const char *from = values + 2 * (first - odd);
+        const unsigned line = shared + LINES_OFFSET + stage * LINES_BYTES + number * LINE_PITCH;
+        const int end = count > 0 ? odd + count : 0;
 #pragma unroll
-    for (int line = static_cast<int>(threadIdx.x) / 4; line < LINES; line += THREADS / 4) {
-        const sp_i64 word = args.tile_values[sp_i64(tile_number) * TILE_COLS + line];
-        const unsigned begin = copy_line(shared + LINES_OFFSET + stage * LINES_BYTES + line * LINE_PITCH,
-                                         values + 2 * (word & ((sp_i64(1) << 48) - 1)), static_cast<int>(word >> 48), false);
-        if (lane % 4 == 0)
-            store_shared_u32(shared + BEGINS_OFFSET + stage * BEGINS_BYTES + 4 * line, begin);
+        for (int k = 0; k < LINE_CHUNKS; k += 4) {
+            const int chunk = k + t, left = end - 8 * chunk;
+            if (chunk < LINE_CHUNKS && (left > 0 || fill))
+                copy_async_part(line + 16 * chunk, left > 0 ? from + 16 * chunk : values,
+                                left <= 0 ? 0 : left < 8 ? 2 * left : 16);
+        }
+        if (t == 0)
+            store_shared_u32(shared + BEGINS_OFFSET + stage * BEGINS_BYTES + 4 * number, line + 2 * odd);
     }
-    if (tile.mask.kind == PRED_NONE)
-        return tile;
-    const Scores own = own_pairs(cursor, tile_row, args.plan);
-#pragma unroll
-    for (int r = 0; r < LANE_ROWS; ++r)
-#pragma unroll
-        for (int w = 0; w < WORDS; ++w)
-            tile.mask.word[r][w] = rows.present[r] ? own.word[r][w] : 0;
-#pragma unroll
-    for (int block = 0; block < COL_BLOCKS; ++block)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            int count = 0;
-#pragma unroll
-            for (int r = 0; r < LANE_ROWS; ++r)
-                count += count_bits(column_bits(tile.mask, r, block, e));
-            const int column = 8 * block + 2 * (lane % 4) + e;
-            if (lane < 4)
-                store_shared_u32(shared + COUNTS_OFFSET + stage * COUNTS_BYTES + 4 * (column * WARPS + warp),
-                                 static_cast<unsigned>(count));
-        }
-    return tile;
 }
 
-__device__ __forceinline__ void load_column_fragment(const Tile &tile, unsigned shared, int stage, const Rows &rows,
-                                                     int step, Fragment &a)
+// Of 32 words, one a lane, bit l of word n becomes bit n of word l.
+__device__ __forceinline__ unsigned turned(unsigned word)
 {
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4;
+    constexpr unsigned kept[5] = {0x55555555u, 0x33333333u, 0x0f0f0f0fu, 0x00ff00ffu, 0x0000ffffu};
 #pragma unroll
-    for (int x = 0; x < 4 * ROW_BLOCKS; ++x)
-        a[x / 4][x % 4] = 0;
+    for (int n = 4; n >= 0; --n) {
+        const int step = 1 << n;
+        const unsigned other = shuffle_xor_u32(word, step);
+        word = lane_number() & step ? (word & ~kept[n]) | (other >> step & kept[n])
+                                    : (word & kept[n]) | (other << step & ~kept[n]);
+    }
+    return word;
+}
+
+__device__ __forceinline__ unsigned column_masks(unsigned shared, int tile, int warp)
+{
+    return shared + MASKS_OFFSET + tile % 2 * MASKS_BYTES + 4 * TILE_COLS * warp;
+}
+
+// Leaves the masks of the columns, of the warp's own rows, for all warps.
+__device__ __forceinline__ void store_column_masks(unsigned shared, int tile, const RowMask &mask, bool present)
+{
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int w = 0; w < WORDS; ++w)
+        store_shared_u32(column_masks(shared, tile, warp_number()) + 4 * (32 * w + lane_number()),
+                         turned(present && lane_number() < WARP_ROWS ? mask.word[w] : 0));
+}
+
+__device__ __forceinline__ unsigned own_begins(unsigned shared)
+{
+    return shared + OWN_BEGINS_OFFSET + 4 * TILE_COLS * warp_number();
+}
+
+// Finds where the values of the warp's rows begin in each line of a PARTIAL tile: behind those of the warps above.
+__device__ __forceinline__ void find_own_begins(unsigned shared, int stage, int tile)
+{
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int block = 2 * step + half, column = 8 * block + 2 * (lane % 4) + e;
-            const unsigned begin = load_shared_u32(shared + BEGINS_OFFSET + stage * BEGINS_BYTES + 4 * column);
-            if (tile.mask.kind == PRED_NONE) {
+    for (int w = 0; w < WORDS; ++w) {
+        const int column = 32 * w + lane_number();
+        int before = 0;
+        for (int above = 0; above < warp_number(); ++above)
+            before += count_bits(load_shared_u32(column_masks(shared, tile, above) + 4 * column));
+        store_shared_u32(own_begins(shared) + 4 * column,
+                         load_shared_u32(shared + BEGINS_OFFSET + stage * BEGINS_BYTES + 4 * column) + 2 * before);
+    }
+    warp_barrier();
+}
+
+// A lane has rows LANE_ROWS * g + r of the warp's. Words 0 and 1 of a row of A hold the lane's values of its one or two blocks, those of rows 2b and
+// 2b + 1 in word b; what two rows of A hold for the same row of the tile then comes together.
+__device__ __forceinline__ void join_columns(const unsigned (&first)[ROW_BLOCKS], const unsigned (&second)[ROW_BLOCKS],
+                                             int half, Fragment &a)
+{
 #pragma unroll
-                for (int r = 0; r < LANE_ROWS; ++r)
-                    if (rows.present[r])
-                        a[r / 2][2 * half + r % 2] |= load_shared_u16(begin + 2 * (warp * WARP_ROWS + g + 8 * r)) << (16 * e);
-                continue;
-            }
-            int rank = 0;
-            for (int above = 0; above < warp; ++above)
-                rank += static_cast<int>(
-                    load_shared_u32(shared + COUNTS_OFFSET + stage * COUNTS_BYTES + 4 * (column * WARPS + above)));
-            const unsigned below = (1u << (4 * g)) - 1;
+    for (int b = 0; b < ROW_BLOCKS; ++b) {
+        a[b][2 * half] = permute(first[b], second[b], 0x5410);
+        a[b][2 * half + 1] = permute(first[b], second[b], 0x7632);
+    }
+}
+
+// The fragment of a step of a FULL tile.
+__device__ __forceinline__ void load_columns(unsigned shared, int stage, int step, Fragment &a)
+{
+    const Chunk begins = load_shared_chunk(shared + BEGINS_OFFSET + stage * BEGINS_BYTES + 4 * step_column(step));
+    const int row = warp_number() * WARP_ROWS + lane_number() / 4 * LANE_ROWS;
+    unsigned values[4][ROW_BLOCKS];
 #pragma unroll
-            for (int r = 0; r < LANE_ROWS; ++r) {
-                const unsigned bits = column_bits(tile.mask, r, block, e);
-                if (own_pair(tile.mask, r, block, e))
-                    a[r / 2][2 * half + r % 2] |= load_shared_u16(begin + 2 * (rank + count_bits(bits & below))) << (16 * e);
-                rank += count_bits(bits);
-            }
+    for (int n = 0; n < 4; ++n) {
+        const unsigned from = begins.word[n] + 2 * row, selector = from & 2 ? 0x5432u : 0x3210u;
+        unsigned words[ROW_BLOCKS + 1];
+#pragma unroll
+        for (int b = 0; b <= ROW_BLOCKS; ++b)
+            words[b] = load_shared_u32((from & ~3u) + 4 * b);
+#pragma unroll
+        for (int b = 0; b < ROW_BLOCKS; ++b)
+            values[n][b] = permute(words[b], words[b + 1], selector);
+    }
+    join_columns(values[0], values[1], 0, a);
+    join_columns(values[2], values[3], 1, a);
+}
+
+// The same of a PARTIAL tile, with zeros where no pair is allowed.
+__device__ __forceinline__ void load_allowed_columns(unsigned shared, int tile, int step, Fragment &a)
+{
+    const Chunk begins = load_shared_chunk(own_begins(shared) + 4 * step_column(step));
+    const Chunk masks = load_shared_chunk(column_masks(shared, tile, warp_number()) + 4 * step_column(step));
+    const int row = lane_number() / 4 * LANE_ROWS;
+    unsigned values[4][ROW_BLOCKS];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+        unsigned from = begins.word[n] + 2 * count_bits(masks.word[n] & ((1u << row) - 1));
+        const unsigned allowed = masks.word[n] >> row;
+#pragma unroll
+        for (int b = 0; b < ROW_BLOCKS; ++b) {
+            const unsigned even = allowed >> (2 * b) & 1, odd = allowed >> (2 * b + 1) & 1;
+            const unsigned low = load_shared_u16_if(from, even);
+            const unsigned high = load_shared_u16_if(from + 2 * even, odd);
+            from += 2 * (even + odd);
+            values[n][b] = low | high << 16;
         }
+    }
+    join_columns(values[0], values[1], 0, a);
+    join_columns(values[2], values[3], 1, a);
 }
 
 // ---- Products ----
@@ -306,24 +400,11 @@ __device__ __forceinline__ void multiply(const Fragment &a, unsigned x_lane, int
     }
 }
 
-// Whether this thread's own chunks of x hold a value that is inf or NaN; they must have landed for this thread.
-__device__ __forceinline__ bool own_nonfinite(unsigned x_tile)
-{
-    unsigned found = 0;
-    for_own_chunks<TILE_COLS, VALUE_CHUNKS>([&](int row, int chunk) {
-        const Chunk c = load_shared_chunk(x_tile + row * X_PITCH + 16 * chunk);
-#pragma unroll
-        for (int w = 0; w < 4; ++w)
-            found |= nonfinite_bits(c.word[w]);
-    });
-    return found != 0;
-}
-
-// The product of one fragment where x is not finite: pair by pair, the allowed ones alone. Small rather than fast: it is seldom
-// called.
+// The product of one fragment where x may not be finite: pair by pair, the allowed ones alone. Small rather than fast: it is seldom
+// called. `allowed`: bit 2 * (LANE_ROWS * half + r) + e is the lane's element e of row r in that half.
 __device__ __forceinline__ void multiply_apart(const Fragment &a, unsigned allowed, unsigned x_tile, int step, Outputs &o)
 {
-    const int t = static_cast<int>(threadIdx.x) % 4;
+    const int t = lane_number() % 4;
 #pragma unroll 1
     for (int k = 0; k < 16; ++k) {
         // The lane of the quad that has column k of the fragment gives its words and bits to the others.
@@ -334,7 +415,7 @@ __device__ __forceinline__ void multiply_apart(const Fragment &a, unsigned allow
         for (int r = 0; r < LANE_ROWS; ++r) {
             const unsigned mine = half ? a[r / 2][2 + r % 2] : a[r / 2][r % 2];
             weight[r] = unpack(quad_or(t == owner ? mine : 0), e);
-            has[r] = quad_or(t == owner ? allowed : 0) >> (2 * LANE_ROWS * half + 2 * r + e) & 1;
+            has[r] = quad_or(t == owner ? allowed : 0) >> (2 * (LANE_ROWS * half + r) + e) & 1;
         }
 #pragma unroll
         for (int block = 0; block < VALUE_BLOCKS; ++block) {
@@ -350,7 +431,7 @@ __device__ __forceinline__ void multiply_apart(const Fragment &a, unsigned allow
     }
 }
 
-// Which of the lane's elements of a fragment are allowed pairs: bit 2 * (LANE_ROWS * half + r) + e is column 8 * half + 2t + e, row r.
+// Which of the lane's elements of a fragment are allowed pairs.
 __device__ __forceinline__ unsigned fragment_bits(const TileMask &mask, int step)
 {
     unsigned bits = 0;
@@ -358,13 +439,187 @@ __device__ __forceinline__ unsigned fragment_bits(const TileMask &mask, int step
     for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int r = 0; r < LANE_ROWS; ++r)
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const int block = 2 * step + half;
-                const bool has = TRANSPOSED ? own_pair(mask, r, block, e) : is_allowed(mask, r, block, e);
-                bits |= has ? 1u << (2 * LANE_ROWS * half + 2 * r + e) : 0;
-            }
+            bits |= (mask.word[r][step / 2] >> (8 * (lane_number() % 4) + 4 * (step % 2) + 2 * half) & 3)
+                    << (2 * (LANE_ROWS * half + r));
     return bits;
+}
+
+__device__ __forceinline__ unsigned fragment_bits(unsigned shared, int tile, int step)
+{
+    const Chunk masks = load_shared_chunk(column_masks(shared, tile, warp_number()) + 4 * step_column(step));
+    unsigned bits = 0;
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; ++r)
+            bits |= (masks.word[n] >> (lane_number() / 4 * LANE_ROWS + r) & 1) << (2 * (LANE_ROWS * (n / 2) + r) + n % 2);
+    return bits;
+}
+
+// ---- Walking ----
+
+// What a walk works with.
+struct Walk {
+    const sp_sparse_args &sparse;
+    const Work &work;
+    unsigned shared, x_lane;
+    const char *x, *values; // of the (batch, head); x without views the thread's own_source
+    bool careful;           // forbidden pairs of PARTIAL tiles are left out, not multiplied by zeros
+};
+
+__device__ __forceinline__ void copy_x(const Walk &walk, int stage, const Cursor &cursor)
+{
+    const sp_launch_args &args = walk.sparse.plan;
+    copy_tile<TILE_COLS, VALUE_CHUNKS, VALUE_CHUNKS, X_PITCH, place_of_x>(
+        walk.shared + stage * X_BYTES, walk.x, 2 * args.v_row, column_view(args, cursor), cursor.column, args.kv_len, args.v);
+}
+
+// The sums of A x; whether any tile was PARTIAL.
+__device__ __forceinline__ bool walk_rows(const Walk &walk, Outputs &o)
+{
+    const sp_launch_args &args = walk.sparse.plan;
+    const unsigned shared = walk.shared;
+    Cursor cursor = first_tile(walk.work, args);
+    copy_x(walk, 0, cursor);
+    Streams streams = open_streams(walk.sparse, walk.work, walk.values);
+    fill_rings<3>(streams, shared, 9); // the first tile's
+    copy_commit();
+    fill_rings<6>(streams, shared, RING_CHUNKS);
+    copy_commit();
+    // The lane's row in masks.
+    int row = warp_number() * WARP_ROWS + lane_number() % WARP_ROWS;
+    if (query_of(map_rows(args, walk.work.row_tile.tile), row) >= args.q_len)
+        row = 0;
+    const int position = walk.work.row_tile.tile * TILE_ROWS + row;
+    MaskData data = load_mask_data(cursor, row, args);
+    bool partial = false;
+    int stage = 0;
+    for (bool more = true; more; stage ^= 1) {
+        const int kind = kind_of(cursor);
+        RowMask mask = {};
+        if (kind != PRED_NONE)
+            mask = row_mask(kind, data, position, cursor.column);
+        // The tile has landed, and every warp is done with the one before. What was asked for in the last turn is needed in the next.
+        copy_wait<1>();
+        block_barrier();
+        more = next_tile(cursor, args);
+        if (more) {
+            copy_x(walk, stage ^ 1, cursor);
+            data = load_mask_data(cursor, row, args);
+        }
+        copy_commit();
+        fill_rings<TILE_COLS / 32>(streams, shared, RING_CHUNKS);
+        copy_commit();
+        const TileMask tile = spread(kind, mask);
+        partial |= kind != PRED_NONE;
+#pragma unroll
+        for (int half_tile = 0; half_tile < STEPS / 2; ++half_tile) {
+            Fragment a[2];
+            load_rows(streams, shared, half_tile, tile, a);
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+                const int step = 2 * half_tile + n;
+                if (HAS_PARTIAL && walk.careful && kind != PRED_NONE)
+                    multiply_apart(a[n], fragment_bits(tile, step), shared + stage * X_BYTES, step, o);
+                else
+                    multiply(a[n], walk.x_lane + stage * X_BYTES, step, o);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; ++r)
+            streams.at[r] += row_count(tile, r);
+    }
+    return partial;
+}
+
+// The sums of A^T x; whether any tile was PARTIAL.
+__device__ __forceinline__ bool walk_columns(const Walk &walk, Outputs &o)
+{
+    const sp_launch_args &args = walk.sparse.plan;
+    const unsigned shared = walk.shared;
+    const int row = warp_number() * WARP_ROWS + lane_number() % WARP_ROWS; // the lane's in masks
+    const int position = walk.work.row_tile.tile * TILE_ROWS + row;
+    const bool present = query_of(map_rows(args, walk.work.row_tile.tile), row) < args.q_len;
+    const sp_i64 first = walk.sparse.first_tiles[walk.work.number];
+    // Of tiles n, n + 1 and n + 2, where n is the turn: `cursor` is at n + 2, the next to be copied, if `more`.
+    Cursor cursor = first_tile(walk.work, args);
+    int kind = kind_of(cursor), next_kind = PRED_NONE, next_column = 0;
+    MaskData next_data = load_mask_data(cursor, row, args);
+    Places places = places_of(walk.sparse, first);
+    copy_x(walk, 0, cursor);
+    copy_lines(places, shared, 0, walk.values, kind == PRED_NONE);
+    copy_commit();
+    if (kind != PRED_NONE)
+        store_column_masks(shared, 0, row_mask(kind, next_data, position, cursor.column), present);
+    bool more = next_tile(cursor, args);
+    if (more) {
+        next_kind = kind_of(cursor);
+        next_column = cursor.column;
+        next_data = load_mask_data(cursor, row, args);
+        copy_x(walk, 1, cursor);
+        copy_lines(places_of(walk.sparse, first + 1), shared, 1, walk.values, next_kind == PRED_NONE);
+        more = next_tile(cursor, args);
+    }
+    copy_commit();
+    if (more)
+        places = places_of(walk.sparse, first + 2);
+    bool partial = false;
+    const int tiles = walk.work.row_tile.tiles;
+    int stage = 0;
+    for (int n = 0; n < tiles; ++n) {
+        // The tile has landed, and every warp is done with the one before.
+        copy_wait<1>();
+        block_barrier();
+        if (next_kind != PRED_NONE)
+            store_column_masks(shared, n + 1, row_mask(next_kind, next_data, position, next_column), present);
+        const int tile_kind = kind;
+        kind = next_kind;
+        next_kind = PRED_NONE;
+        if (more) {
+            next_kind = kind_of(cursor);
+            next_column = cursor.column;
+            next_data = load_mask_data(cursor, row, args);
+            const int to = stage == 0 ? 2 : stage - 1;
+            copy_x(walk, to, cursor);
+            copy_lines(places, shared, to, walk.values, next_kind == PRED_NONE);
+            more = next_tile(cursor, args);
+            if (more)
+                places = places_of(walk.sparse, first + n + 3);
+        }
+        copy_commit();
+        if (tile_kind != PRED_NONE) {
+            find_own_begins(shared, stage, n);
+            partial = true;
+        }
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+            Fragment a;
+            if (tile_kind == PRED_NONE)
+                load_columns(shared, stage, step, a);
+            else
+                load_allowed_columns(shared, n, step, a);
+            if (HAS_PARTIAL && walk.careful && tile_kind != PRED_NONE)
+                multiply_apart(a, fragment_bits(shared, n, step), shared + stage * X_BYTES, step, o);
+            else
+                multiply(a, walk.x_lane + stage * X_BYTES, step, o);
+        }
+        stage = stage == 2 ? 0 : stage + 1;
+    }
+    return partial;
+}
+
+// Whether a sum is inf or NaN.
+__device__ __forceinline__ bool has_nonfinite(const Outputs &o)
+{
+    float zero = 0.0f;
+#pragma unroll
+    for (int b = 0; b < ROW_BLOCKS; ++b)
+#pragma unroll
+        for (int block = 0; block < VALUE_BLOCKS; ++block)
+#pragma unroll
+            for (int x = 0; x < 4; ++x)
+                zero = fmaf(o[b][block][x], 0.0f, zero);
+    return !(zero == 0.0f);
 }
 
 // ---- Results ----
@@ -372,7 +627,7 @@ __device__ __forceinline__ unsigned fragment_bits(const TileMask &mask, int step
 // Takes y through the warp's own rows in shared memory to whole-chunk stores. The block has passed a barrier since x was last read.
 __device__ __forceinline__ void store_results(unsigned shared, const Work &work, const Outputs &o, const sp_launch_args &args)
 {
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
+    const int lane = lane_number(), warp = warp_number(), g = lane / 4, t = lane % 4;
     const int batch = work.pair / args.heads, head = work.pair % args.heads;
     const RowMap rows = map_rows(args, work.row_tile.tile);
     const unsigned warp_rows = shared + warp * WARP_ROWS * X_PITCH;
@@ -381,7 +636,7 @@ __device__ __forceinline__ void store_results(unsigned shared, const Work &work,
     for (int block = 0; block < VALUE_BLOCKS; ++block)
 #pragma unroll
         for (int r = 0; r < LANE_ROWS; ++r)
-            store_shared_u32(warp_rows + (g + 8 * r) * X_PITCH + 16 * block + 4 * t,
+            store_shared_u32(warp_rows + (TRANSPOSED ? LANE_ROWS * g + r : g + 8 * r) * X_PITCH + 16 * block + 4 * t,
                              pack(o[r / 2][block][2 * (r % 2)] * args.scale, o[r / 2][block][2 * (r % 2) + 1] * args.scale));
     warp_barrier();
 #pragma unroll 4
@@ -402,77 +657,38 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 {
     const sp_launch_args &args = sparse.plan;
     const Work work = find_work(args, static_cast<int>(block_index()));
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int lane = lane_number();
     const int batch = work.pair / args.heads, head = work.pair % args.heads;
-    const int tile_row = work.row_tile.tile * TILE_ROWS; // position
     const unsigned shared = shared_base();
-    // The row each lane points ldmatrix at (transposed): rows 0-15 twice, the second time 8 columns on.
-    const unsigned x_lane = shared + lane % 16 * X_PITCH + lane / 16 * 16;
     Outputs o = {};
-
     if (work.row_tile.segment_count > 0) {
         const char *x = head_rows(args.v, batch * args.v_batch + head / args.group * args.v_head);
-        const char *values = head_rows(sparse.values, batch * sparse.values_batch + head * sparse.values_head);
         if constexpr (!LATTICE)
             x = own_source<TILE_COLS, VALUE_CHUNKS>(x, 2 * args.v_row);
-        const RowMap map = map_rows(args, work.row_tile.tile);
-        Rows rows;
-        int tile_number = 0;
-        if constexpr (TRANSPOSED)
-            tile_number = static_cast<int>(sparse.first_tiles[work.number]);
-#pragma unroll
-        for (int r = 0; r < LANE_ROWS; ++r) {
-            const int query = query_of(map, warp * WARP_ROWS + lane / 4 + 8 * r);
-            rows.present[r] = query < args.q_len;
-            if constexpr (!TRANSPOSED)
-                rows.next[r] = values + (rows.present[r] ? 2 * row_offsets_of(sparse, work.pair)[query] : 0);
-        }
-        Cursor cursor;
-        cursor.segment = work.row_tile.segment;
-        cursor.end = cursor.segment + work.row_tile.segment_count;
-        enter_segment(cursor, args);
-
-        // Starts copying x and the values of the tile at the cursor.
-        const auto copy = [&](int stage) {
-            copy_tile<TILE_COLS, VALUE_CHUNKS, VALUE_CHUNKS, X_PITCH>(shared + stage * X_BYTES, x, 2 * args.v_row,
-                                                                      column_view(args, cursor), cursor.column,
-                                                                      args.kv_len, args.v);
+        // The row each lane points ldmatrix at (transposed): rows 0-15 twice, the second time 8 columns on.
+        Walk walk = {sparse, work, shared, shared + lane % 16 * X_PITCH + lane / 16 * 16, x,
+                     head_rows(sparse.values, batch * sparse.values_batch + head * sparse.values_head), false};
+        // Zeros times what is not finite are NaN: when sums are not finite and that may be why, all is done again with care.
+#pragma unroll 1
+        for (bool again = true; again;) {
+            bool partial;
             if constexpr (TRANSPOSED)
-                note(shared, copy_columns_of_values(cursor, tile_row, tile_number++, shared, stage, values, rows, sparse));
+                partial = walk_columns(walk, o);
             else
-                note(shared, copy_rows_of_values(rows, cursor, tile_row, shared + LINES_OFFSET + stage * LINES_BYTES, args));
-        };
-        copy(0);
-        copy_commit();
-        int stage = 0;
-        for (bool more = true; more; stage ^= 1) {
-            // The tile has landed, and every warp is done with the one before.
-            copy_wait<0>();
-            const Tile tile = noted(shared);
-            const unsigned x_tile = shared + stage * X_BYTES;
-            bool apart = false;
-            if (tile.mask.kind != PRED_NONE)
-                apart = block_barrier_or(own_nonfinite(x_tile));
-            else
-                block_barrier();
-            more = next_tile(cursor, args);
-            if (more)
-                copy(stage ^ 1);
-            copy_commit();
+                partial = walk_rows(walk, o);
+            // After the barrier y, or the first x again, takes the place of x.
+            again = block_barrier_or(HAS_PARTIAL && partial && !walk.careful && has_nonfinite(o));
+            if (again) {
+                walk.careful = true;
 #pragma unroll
-            for (int step = 0; step < KEY_STEPS; ++step) {
-                Fragment a;
-                if constexpr (TRANSPOSED)
-                    load_column_fragment(tile, shared, stage, rows, step, a);
-                else
-                    load_row_fragment(tile, step, a);
-                if (HAS_PARTIAL && apart)
-                    multiply_apart(a, fragment_bits(tile.mask, step), x_tile, step, o);
-                else
-                    multiply(a, x_lane + stage * X_BYTES, step, o);
+                for (int b = 0; b < ROW_BLOCKS; ++b)
+#pragma unroll
+                    for (int block = 0; block < VALUE_BLOCKS; ++block)
+#pragma unroll
+                        for (int n = 0; n < 4; ++n)
+                            o[b][block][n] = 0.0f;
             }
         }
-        block_barrier(); // y takes the place of x
     }
     // Which work this was is found out once more, which keeps it out of the registers of the loop.
     store_results(shared, find_work(args, static_cast<int>(block_index())), o, args);

@@ -24,6 +24,7 @@ enum class Collective {
     MULTIPLY_BF16,
     MULTIPLY_TF32,
     SHUFFLE,
+    SHUFFLE_FROM,
     BROADCAST,
     VOTE,
     ELECT,

@@ -65,6 +65,11 @@ __forceinline__ unsigned load_shared_u16(unsigned address)
     return value;
 }
 
+__forceinline__ unsigned load_shared_u16_if(unsigned address, bool present)
+{
+    return present ? load_shared_u16(address) : 0;
+}
+
 __forceinline__ void store_shared_u16(unsigned address, unsigned value)
 {
     const auto low = static_cast<unsigned short>(value);
@@ -151,6 +156,11 @@ __forceinline__ unsigned shuffle_xor_u32(unsigned value, int mask, HERE)
     return machine::shuffle_xor(value, mask, line);
 }
 
+__forceinline__ unsigned shuffle_from(unsigned value, int lane, HERE)
+{
+    return machine::shuffle_from(value, lane, line);
+}
+
 __forceinline__ unsigned warp_ballot(bool flag, HERE)
 {
     unsigned flags = flag ? 1u << (machine::thread_index().x % 32) : 0;
@@ -190,6 +200,15 @@ inline unsigned pack_f16(float low, float high)
 inline float unpack_f16(unsigned pair, int e)
 {
     return machine::half_value(e ? pair >> 16 : pair);
+}
+
+inline unsigned permute(unsigned low, unsigned high, unsigned selector)
+{
+    const unsigned long long bytes = static_cast<unsigned long long>(high) << 32 | low;
+    unsigned d = 0;
+    for (int n = 0; n < 4; ++n)
+        d |= static_cast<unsigned>(bytes >> (8 * (selector >> (4 * n) & 7)) & 0xff) << (8 * n);
+    return d;
 }
 
 inline int count_bits(unsigned word)
