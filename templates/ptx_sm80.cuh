@@ -75,6 +75,18 @@ __device__ __forceinline__ void store_shared_u16(unsigned address, unsigned valu
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<unsigned short>(value)) : "memory");
 }
 
+// The same where `present`, else nothing.
+__device__ __forceinline__ void store_shared_u16_if(unsigned address, unsigned value, bool present)
+{
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.u32 p, %2, 0;\n"
+                 "@p st.shared.u16 [%0], %1;\n"
+                 "}\n" ::"r"(address),
+                 "h"(static_cast<unsigned short>(value)), "r"(static_cast<unsigned>(present))
+                 : "memory");
+}
+
 // Address a multiple of 16.
 __device__ __forceinline__ Chunk load_shared_chunk(unsigned address)
 {

@@ -15,6 +15,16 @@ static_assert(WARP_ROWS == 16 || WARP_ROWS == 32, "a warp takes 16 or 32 rows");
 static_assert(TILE_ROWS == WARP_ROWS * WARPS, "warps share the rows evenly");
 static_assert(TILE_COLS == 32 || TILE_COLS == 64, "rows of masks are whole words");
 
+__device__ __forceinline__ int lane_number()
+{
+    return static_cast<int>(threadIdx.x) % 32;
+}
+
+__device__ __forceinline__ int warp_number()
+{
+    return static_cast<int>(threadIdx.x) / 32;
+}
+
 __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
 {
     if constexpr (IS_BF16)
@@ -243,6 +253,40 @@ __device__ __forceinline__ int row_count(const TileMask &mask, int r)
     for (int w = 0; w < WORDS; ++w)
         count += count_bits(mask.word[r][w]);
     return count;
+}
+
+// ---- Values side by side ----
+
+// Products may take the columns of a tile in any order. Of block `block` of 8, where mma gives lane t numbers 2t and 2t + 1, it is columns
+// 32 * (block / 4) + 8t + 2 * (block % 4) and the next: a lane then has eight columns side by side of every 32. For that row
+// `row` of the other matrix lies at this place.
+__host__ __device__ constexpr int place_by_eights(int row)
+{
+    return (row & ~30) | (row & 6) << 2 | (row >> 2 & 6);
+}
+
+// Eight elements from byte `bytes` (even, below 16) of two chunks on.
+__device__ __forceinline__ Chunk shifted(const Chunk &low, const Chunk &high, unsigned bytes)
+{
+    unsigned w[8];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        w[k] = low.word[k];
+        w[4 + k] = high.word[k];
+    }
+    const bool two = bytes & 8, one = bytes & 4;
+#pragma unroll
+    for (int k = 0; k < 6; ++k)
+        w[k] = two ? w[k + 2] : w[k];
+#pragma unroll
+    for (int k = 0; k < 5; ++k)
+        w[k] = one ? w[k + 1] : w[k];
+    const unsigned selector = bytes & 2 ? 0x5432u : 0x3210u;
+    Chunk made;
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+        made.word[k] = permute(w[k], w[k + 1], selector);
+    return made;
 }
 
 // The offsets of the rows of a (batch, head) pair's values.

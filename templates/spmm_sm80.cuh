@@ -70,26 +70,16 @@ static_assert(TILE_ROWS <= 2 * TILE_COLS, "y takes the place of x at the end");
 typedef float Outputs[ROW_BLOCKS][VALUE_BLOCKS][4];
 typedef unsigned Fragment[ROW_BLOCKS][4]; // of A: the warp's rows by 16 columns
 
-__device__ __forceinline__ int lane_number()
-{
-    return static_cast<int>(threadIdx.x) % 32;
-}
-
-__device__ __forceinline__ int warp_number()
-{
-    return static_cast<int>(threadIdx.x) / 32;
-}
-
 // ---- The order of columns ----
 
 // In a step's fragments lane t has columns 2t, 2t + 1 (half 0) and 2t + 8, 2t + 9 (half 1). The column of the tile that is column 8 * half +
-// 2t + e of step `step`: 32 * (step / 2) + 8t + 4 * (step % 2) + 2 * half + e for A x, so that a lane has eight values of a row side by
-// side, and 16 * step + 4t + 2 * half + e for A^T x, where a lane has four rows of A and rows far apart would meet in the same banks.
+// 2t + e of step `step`: 32 * (step / 2) + 8t + 4 * (step % 2) + 2 * half + e for A x, where a lane has eight values of a row side by
+// side (place_by_eights), and 16 * step + 4t + 2 * half + e for A^T x, where a lane has four rows of A and rows far apart would meet in the same banks.
 
 // Where row `row` of a tile of x lies: rows are in the order in which steps take them.
 __host__ __device__ constexpr int place_of_x(int row)
 {
-    return TRANSPOSED ? (row & ~14) | (row & 2) << 2 | (row >> 1 & 6) : (row & ~30) | (row & 6) << 2 | (row >> 2 & 6);
+    return TRANSPOSED ? (row & ~14) | (row & 2) << 2 | (row >> 1 & 6) : place_by_eights(row);
 }
 
 // The first of the four columns that the lane has in a step (A^T x).
@@ -154,30 +144,6 @@ template <int ROUNDS> __device__ __forceinline__ void fill_rings(Streams &s, uns
     }
 }
 
-// Eight elements from byte `bytes` (even, below 16) of two chunks on.
-__device__ __forceinline__ Chunk shifted(const Chunk &low, const Chunk &high, unsigned bytes)
-{
-    unsigned w[8];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-        w[k] = low.word[k];
-        w[4 + k] = high.word[k];
-    }
-    const bool two = bytes & 8, one = bytes & 4;
-#pragma unroll
-    for (int k = 0; k < 6; ++k)
-        w[k] = two ? w[k + 2] : w[k];
-#pragma unroll
-    for (int k = 0; k < 5; ++k)
-        w[k] = one ? w[k + 1] : w[k];
-    const unsigned selector = bytes & 2 ? 0x5432u : 0x3210u;
-    Chunk made;
-#pragma unroll
-    for (int k = 0; k < 4; ++k)
-        made.word[k] = permute(w[k], w[k + 1], selector);
-    return made;
-}
-
 // The lane's eight values of row r of 32 columns of a FULL tile: both chunks that they may lie in, the second only where they do.
 __device__ __forceinline__ Chunk row_values(const Streams &s, unsigned shared, int r, int half_tile)
 {
@@ -213,14 +179,20 @@ __device__ __forceinline__ Chunk row_values(const Streams &s, unsigned shared, i
 __device__ __forceinline__ void load_rows(const Streams &s, unsigned shared, int half_tile, const TileMask &mask,
                                           Fragment (&a)[2])
 {
+    Chunk values[LANE_ROWS];
+    if (mask.kind == PRED_NONE)
 #pragma unroll
-    for (int r = 0; r < LANE_ROWS; ++r) {
-        const Chunk values = mask.kind == PRED_NONE ? row_values(s, shared, r, half_tile)
-                                                    : row_values(s, shared, r, half_tile, mask);
+        for (int r = 0; r < LANE_ROWS; ++r)
+            values[r] = row_values(s, shared, r, half_tile);
+    else
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; ++r)
+            values[r] = row_values(s, shared, r, half_tile, mask);
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; ++r)
 #pragma unroll
         for (int k = 0; k < 4; ++k)
-            a[k / 2][r / 2][r % 2 + k % 2 * 2] = values.word[k];
-    }
+            a[k / 2][r / 2][r % 2 + k % 2 * 2] = values[r].word[k];
 }
 
 // ---- A^T x: the columns of a tile are rows of A ----

@@ -76,6 +76,12 @@ __forceinline__ void store_shared_u16(unsigned address, unsigned value)
     machine::write_shared(address, &low, 2);
 }
 
+__forceinline__ void store_shared_u16_if(unsigned address, unsigned value, bool present)
+{
+    if (present)
+        store_shared_u16(address, value);
+}
+
 __forceinline__ Chunk load_shared_chunk(unsigned address);
 __forceinline__ void store_shared_chunk(unsigned address, Chunk c);
 
