@@ -152,6 +152,13 @@ __device__ __forceinline__ void copy_async_chunk(unsigned shared, const void *gl
                  : "memory");
 }
 
+// The same for a chunk that is present.
+__device__ __forceinline__ void copy_async_whole(unsigned shared, const void *global)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(__cvta_generic_to_global(global))
+                 : "memory");
+}
+
 // Copies the first `bytes` of a chunk, 0 to 16, and writes zeros for the others, of which nothing is read. Both addresses are
 // multiples of 16.
 __device__ __forceinline__ void copy_async_part(unsigned shared, const void *global, int bytes)

@@ -90,13 +90,13 @@ __device__ __forceinline__ int step_column(int step)
 
 // ---- A x: the rows of a tile are rows of A ----
 
-// The values of the lane's rows on their way; the four lanes of a quad have the same. Values of a row are numbered from a chunk's
-// beginning on; chunk c is at place c % RING_CHUNKS of the ring.
+// The values of the lane's rows on their way; the four lanes of a quad have the same. Values of a row are numbered from a multiple of 64
+// bytes on, so that four chunks are two whole sectors; chunk c is at place c % RING_CHUNKS of the ring.
 struct Streams {
     const char *from[LANE_ROWS]; // global address of chunk 0
     int at[LANE_ROWS];           // the next value
     int end[LANE_ROWS];          // behind the last
-    int filled[LANE_ROWS];       // chunks before this one have been asked for
+    int filled[LANE_ROWS];       // chunks before this one have been asked for, a multiple of 4
 };
 
 __device__ __forceinline__ unsigned ring_of(unsigned shared, int r)
@@ -117,31 +117,47 @@ __device__ __forceinline__ Streams open_streams(const sp_sparse_args &sparse, co
         if (query >= sparse.plan.q_len)
             query = query_of(map, 0);
         const sp_i64 first = offsets[query], end = offsets[query + 1];
-        const int odd = static_cast<int>(first % 8);
-        s.from[r] = values + 2 * (first - odd) - 16 * skew;
-        s.at[r] = 8 * skew + odd;
+        const char *address = values + 2 * first;
+        const int beyond = static_cast<int>(reinterpret_cast<unsigned long long>(address) % 64);
+        s.from[r] = address - beyond - 16 * skew;
+        s.at[r] = 8 * skew + beyond / 2;
         s.end[r] = s.at[r] + static_cast<int>(end - first);
         s.filled[r] = skew;
     }
     return s;
 }
 
-// Starts copying the chunks from where the lane's rows are filled to `ahead` chunks from their next values on, at most 4 * ROUNDS. The
-// quad's lanes take turns.
+// Starts copying the chunks from where the lane's rows are filled to `ahead` chunks from their next values on, by fours and at most 4 * ROUNDS.
+// The quad's lanes take turns. A row's last chunk is copied no further than its values.
 template <int ROUNDS> __device__ __forceinline__ void fill_rings(Streams &s, unsigned shared, int ahead)
 {
+    bool last = false;
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; ++r) {
-        const int until = s.at[r] / 8 + ahead;
+        const int first = s.at[r] / 8, until = (first + ahead) & ~3;
 #pragma unroll
         for (int k = 0; k < ROUNDS; ++k) {
             const int chunk = s.filled[r] + 4 * k + lane_number() % 4, left = s.end[r] - 8 * chunk;
-            if (chunk < until && left > 0)
-                copy_async_part(ring_of(shared, r) + (16 * chunk & (RING_BYTES - 1)), s.from[r] + sp_i64(16) * chunk,
-                                left < 8 ? 2 * left : 16);
+            const bool here = chunk < until && chunk >= first;
+            if (here && left >= 8)
+                copy_async_whole(ring_of(shared, r) + (16 * chunk & (RING_BYTES - 1)), s.from[r] + sp_i64(16) * chunk);
+            last |= here && left > 0 && left < 8;
         }
-        s.filled[r] = until;
     }
+    if (last)
+#pragma unroll 1
+        for (int k = 0; k < ROUNDS; ++k)
+#pragma unroll
+            for (int r = 0; r < LANE_ROWS; ++r) {
+                const int first = s.at[r] / 8, until = (first + ahead) & ~3;
+                const int chunk = s.filled[r] + 4 * k + lane_number() % 4, left = s.end[r] - 8 * chunk;
+                if (chunk < until && chunk >= first && left > 0 && left < 8)
+                    copy_async_part(ring_of(shared, r) + (16 * chunk & (RING_BYTES - 1)),
+                                    s.from[r] + sp_i64(16) * chunk, 2 * left);
+            }
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; ++r)
+        s.filled[r] = (s.at[r] / 8 + ahead) & ~3;
 }
 
 // The lane's eight values of row r of 32 columns of a FULL tile: both chunks that they may lie in, the second only where they do.
@@ -454,9 +470,9 @@ __device__ __forceinline__ bool walk_rows(const Walk &walk, Outputs &o)
     Cursor cursor = first_tile(walk.work, args);
     copy_x(walk, 0, cursor);
     Streams streams = open_streams(walk.sparse, walk.work, walk.values);
-    fill_rings<3>(streams, shared, 9); // the first tile's
+    fill_rings<3>(streams, shared, 12); // the first tile's
     copy_commit();
-    fill_rings<6>(streams, shared, RING_CHUNKS);
+    fill_rings<5>(streams, shared, RING_CHUNKS);
     copy_commit();
     // The lane's row in masks.
     int row = warp_number() * WARP_ROWS + lane_number() % WARP_ROWS;

@@ -95,6 +95,8 @@ const std::vector<Case> &all_cases()
         {"spmm-256",       SM80, "causal",                          150,  150, HALF, 256, 256, 128,  64,  1, 1, 1, BHSD, PLAIN, 1, SPMM},
         {"spmm-256-64",    SM80, "~causal",                         100,  100, BF16, 256, 256,  64,  64,  1, 1, 1, BHSD, BAD_VALUES, 1, SPMM},
         {"spmm-256-32",    SM80, "window(30)",                       70,   90, HALF, 192, 192,  64,  32,  1, 1, 1, BSHD, PLAIN, 1, SPMM},
+        {"spmm-wide",      SM80, "causal & (window(400, 0) | cols(0, 300) | strided(3))",
+                                                                     70,  900, BF16,  64,  64,  64,  64,  1, 1, 1, BSHD, PLAIN, 1, SPMM},
         {"spmm-residue",   SM80, "dilated(40, 3)",                  200,  200, HALF,  64,  64,  64,  64,  1, 2, 1, BSHD, BAD_VALUES, 3, SPMM},
         {"spmm-nothing",   SM80, "full - full",                      40,   40, BF16,  64,  64,  64,  64,  1, 1, 1, BHSD, PLAIN, 1, SPMM},
         {"spmm-t",         SM80, "causal",                          257,  257, HALF,  64,  64, 128,  64,  1, 2, 2, BSHD, GAPS, 1, SPMM_T},

@@ -115,6 +115,11 @@ __forceinline__ void copy_async_chunk(unsigned shared, const void *global, bool 
     machine::start_copy(shared, global, 16, present);
 }
 
+__forceinline__ void copy_async_whole(unsigned shared, const void *global)
+{
+    machine::start_copy(shared, global, 16, true);
+}
+
 __forceinline__ void copy_async_part(unsigned shared, const void *global, int bytes)
 {
     machine::start_copy_part(shared, global, bytes);
