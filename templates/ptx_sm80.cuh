@@ -41,6 +41,12 @@ __device__ __forceinline__ unsigned load_shared_u32(unsigned address)
     return value;
 }
 
+// The words at an address that is a multiple of 8.
+__device__ __forceinline__ void load_shared_u64(unsigned &low, unsigned &high, unsigned address)
+{
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(low), "=r"(high) : "r"(address) : "memory");
+}
+
 __device__ __forceinline__ void store_shared_u32(unsigned address, unsigned value)
 {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");

@@ -257,8 +257,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         copy_wait<0>();
         block_barrier();
         more = next_tile(cursor, args);
+        data = load_mask_data(cursor, mask_row, args);
         if (more) {
-            data = load_mask_data(cursor, mask_row, args);
             copy_tile<TILE_COLS, HEAD_CHUNKS, HEAD_DIM / 8, PITCH, place_by_eights>(shared + K_OFFSET + (1 - stage) * K_BYTES, k,
                                                                    2 * args.k_row, column_view(args, cursor),
                                                                    cursor.column, args.kv_len, args.k);

@@ -61,14 +61,18 @@ __device__ __forceinline__ sp_segment segment_at(const sp_launch_args &args, int
     return static_cast<const sp_segment *>(args.segments)[segment];
 }
 
-__device__ __forceinline__ void enter_segment(Cursor &cursor, const sp_segment &s, const sp_launch_args &args)
+__device__ __forceinline__ void enter_segment(Cursor &cursor, const sp_segment &s)
 {
     cursor.left = s.count;
     cursor.column = s.first * TILE_COLS;
     cursor.code = s.code;
     cursor.mask = s.predicate;
-    if (cursor.segment + 1 < cursor.end)
-        cursor.ahead = segment_at(args, cursor.segment + 1);
+}
+
+// The segment that follows; the last one stands for its own.
+__device__ __forceinline__ void look_ahead(Cursor &cursor, const sp_launch_args &args)
+{
+    cursor.ahead = segment_at(args, cursor.segment + 1 < cursor.end ? cursor.segment + 1 : cursor.end - 1);
 }
 
 // The first tile of a row tile that has any.
@@ -77,22 +81,24 @@ __device__ __forceinline__ Cursor first_tile(const Work &work, const sp_launch_a
     Cursor cursor = {};
     cursor.segment = work.row_tile.segment;
     cursor.end = cursor.segment + work.row_tile.segment_count;
-    enter_segment(cursor, segment_at(args, cursor.segment), args);
+    enter_segment(cursor, segment_at(args, cursor.segment));
+    look_ahead(cursor, args);
     return cursor;
 }
 
 // False when there is no further tile.
 __device__ __forceinline__ bool next_tile(Cursor &cursor, const sp_launch_args &args)
 {
+    bool more = true;
     if (--cursor.left > 0) {
         cursor.column += TILE_COLS;
         cursor.mask += cursor.code >> 4 & 1;
-        return true;
-    }
-    if (++cursor.segment == cursor.end)
-        return false;
-    enter_segment(cursor, sp_segment(cursor.ahead), args);
-    return true;
+    } else if (++cursor.segment < cursor.end)
+        enter_segment(cursor, cursor.ahead);
+    else
+        more = false;
+    look_ahead(cursor, args);
+    return more;
 }
 
 __device__ __forceinline__ int kind_of(const Cursor &cursor)
@@ -108,7 +114,8 @@ __device__ __forceinline__ const sp_launch_view &column_view(const sp_launch_arg
 // ---- Which pairs are allowed ----
 
 // What a PARTIAL tile's masks are worked out from, read ahead of time: the lane's row of a table or bitmask, or in word[0] field
-// lane % 8 of the predicate.
+// lane % 8 of the predicate. It is read for FULL tiles too, for which predicate 0 stands: a read that is left out now and then would
+// be waited for at once where ways join.
 struct MaskData {
     int word[2];
 };
@@ -116,21 +123,21 @@ struct MaskData {
 // `row` is the lane's, within the tile.
 __device__ __forceinline__ MaskData load_mask_data(const Cursor &cursor, int row, const sp_launch_args &args)
 {
-    MaskData data = {};
+    MaskData data;
     const int kind = kind_of(cursor);
-    if (kind == PRED_NONE)
-        return data;
     int bytes;
     const int *from = reinterpret_cast<const int *>(mask_data(args, kind, cursor.mask, bytes));
+    int at = static_cast<int>(threadIdx.x) % 8, next = 0;
     if (HAS_TABLE && kind == PRED_TABLE) {
-        data.word[0] = from[2 * row];
-        data.word[1] = from[2 * row + 1];
-    } else if (HAS_BITS && kind == PRED_BITS) {
-        data.word[0] = from[WORDS * row];
-        if (WORDS == 2)
-            data.word[1] = from[WORDS * row + WORDS - 1];
-    } else
-        data.word[0] = from[threadIdx.x % 8];
+        at = 2 * row;
+        next = 1;
+    }
+    if (HAS_BITS && kind == PRED_BITS) {
+        at = WORDS * row;
+        next = WORDS - 1;
+    }
+    data.word[0] = from[at];
+    data.word[1] = HAS_TABLE || HAS_BITS ? from[at + next] : 0;
     return data;
 }
 
@@ -253,6 +260,23 @@ __device__ __forceinline__ int row_count(const TileMask &mask, int r)
     for (int w = 0; w < WORDS; ++w)
         count += count_bits(mask.word[r][w]);
     return count;
+}
+
+// ---- Copies ----
+
+// copy_tile for a tile without views of which every row and chunk is there.
+template <int ROWS, int CHUNKS, int PITCH, int (*PLACE)(int)>
+__device__ __forceinline__ void copy_whole_rows(unsigned shared, const char *source, sp_i64 row_bytes, int first)
+{
+    constexpr int COLUMNS = thread_columns(ROWS, CHUNKS), STEP = THREADS / COLUMNS;
+    const int row = static_cast<int>(threadIdx.x) / COLUMNS, chunk = static_cast<int>(threadIdx.x) % COLUMNS;
+    source += first * row_bytes;
+    if (chunk < CHUNKS)
+#pragma unroll
+        for (int step = 0; step < ROWS; step += STEP) {
+            copy_async_whole(shared + (PLACE(row) + PLACE(step)) * PITCH + 16 * chunk, source);
+            source += STEP * row_bytes;
+        }
 }
 
 // ---- Values side by side ----

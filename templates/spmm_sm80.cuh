@@ -48,10 +48,12 @@ constexpr int X_PITCH = 16 * (VALUE_CHUNKS | 1);
 constexpr int X_BYTES = TILE_COLS * X_PITCH;
 constexpr int X_STAGES = TRANSPOSED ? 3 : 2;
 
-// A x: a ring for each row.
-constexpr int RING_CHUNKS = 32, RING_BYTES = 16 * RING_CHUNKS;
+// A x: a ring of four lines of 128 bytes for each row, and behind it the first chunk once more, so that what lies across its end can be read at one
+// go. Rings begin half of the banks apart.
+constexpr int LINE = 64; // values
+constexpr int RING_LINES = 4, RING_BYTES = 2 * LINE * RING_LINES, RING_PITCH = RING_BYTES + 64;
 constexpr int RINGS_OFFSET = X_STAGES * X_BYTES;
-constexpr int RINGS_BYTES = TRANSPOSED ? 0 : TILE_ROWS * RING_BYTES;
+constexpr int RINGS_BYTES = TRANSPOSED ? 0 : TILE_ROWS * RING_PITCH;
 
 // A^T x: in each stage a line for each row of A in the tile, of at most TILE_ROWS values, from any place in a chunk on, and the shared address
 // of its first value; and masks of the tile's columns, those of a warp's rows together.
@@ -90,26 +92,25 @@ __device__ __forceinline__ int step_column(int step)
 
 // ---- A x: the rows of a tile are rows of A ----
 
-// The values of the lane's rows on their way; the four lanes of a quad have the same. Values of a row are numbered from a multiple of 64
-// bytes on, so that four chunks are two whole sectors; chunk c is at place c % RING_CHUNKS of the ring.
+// The values of the lane's rows on their way; the four lanes of a quad have the same but for where they copy from. Values of a row are numbered
+// from a multiple of 128 bytes on; line n is at place n % RING_LINES of the ring, of which a lane copies chunks t and t + 4.
 struct Streams {
-    const char *from[LANE_ROWS]; // global address of chunk 0
     int at[LANE_ROWS];           // the next value
-    int end[LANE_ROWS];          // behind the last
-    int filled[LANE_ROWS];       // chunks before this one have been asked for, a multiple of 4
+    const char *from[LANE_ROWS]; // global address of the lane's chunk t of the next line that is to be copied
+    int left[LANE_ROWS];         // values from there to the row's end; 0 or less: none
 };
 
 __device__ __forceinline__ unsigned ring_of(unsigned shared, int r)
 {
-    return shared + RINGS_OFFSET + (warp_number() * WARP_ROWS + 8 * r + lane_number() / 4) * RING_BYTES;
+    return shared + RINGS_OFFSET + (warp_number() * WARP_ROWS + 8 * r + lane_number() / 4) * RING_PITCH;
 }
 
-// Rows beyond the last do as the tile's first: what they give is not stored. Neighbouring rows begin half of the banks apart.
+// Rows beyond the last do as the tile's first: what they give is not stored.
 __device__ __forceinline__ Streams open_streams(const sp_sparse_args &sparse, const Work &work, const char *values)
 {
     const RowMap map = map_rows(sparse.plan, work.row_tile.tile);
     const sp_i64 *offsets = row_offsets_of(sparse, work.pair);
-    const int skew = lane_number() / 4 % 2 * 4;
+    const int t = lane_number() % 4;
     Streams s;
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; ++r) {
@@ -118,55 +119,96 @@ __device__ __forceinline__ Streams open_streams(const sp_sparse_args &sparse, co
             query = query_of(map, 0);
         const sp_i64 first = offsets[query], end = offsets[query + 1];
         const char *address = values + 2 * first;
-        const int beyond = static_cast<int>(reinterpret_cast<unsigned long long>(address) % 64);
-        s.from[r] = address - beyond - 16 * skew;
-        s.at[r] = 8 * skew + beyond / 2;
-        s.end[r] = s.at[r] + static_cast<int>(end - first);
-        s.filled[r] = skew;
+        const int beyond = static_cast<int>(reinterpret_cast<unsigned long long>(address) % 128);
+        s.at[r] = beyond / 2;
+        s.from[r] = address - beyond + 16 * t;
+        s.left[r] = static_cast<int>(end - first) + s.at[r] - 8 * t;
     }
     return s;
 }
 
-// Starts copying the chunks from where the lane's rows are filled to `ahead` chunks from their next values on, by fours and at most 4 * ROUNDS.
-// The quad's lanes take turns. A row's last chunk is copied no further than its values.
-template <int ROUNDS> __device__ __forceinline__ void fill_rings(Streams &s, unsigned shared, int ahead)
+// Starts copying the lane's chunks of row r's next line to place `place`, those that hold values from `first` on, and zeros for what is behind
+// the row's end in its last chunk or in the one that follows.
+__device__ __forceinline__ void copy_line_part(const Streams &s, unsigned shared, int r, int place, int first)
 {
-    bool last = false;
 #pragma unroll
-    for (int r = 0; r < LANE_ROWS; ++r) {
-        const int first = s.at[r] / 8, until = (first + ahead) & ~3;
-#pragma unroll
-        for (int k = 0; k < ROUNDS; ++k) {
-            const int chunk = s.filled[r] + 4 * k + lane_number() % 4, left = s.end[r] - 8 * chunk;
-            const bool here = chunk < until && chunk >= first;
-            if (here && left >= 8)
-                copy_async_whole(ring_of(shared, r) + (16 * chunk & (RING_BYTES - 1)), s.from[r] + sp_i64(16) * chunk);
-            last |= here && left > 0 && left < 8;
-        }
+    for (int k = 0; k < 2; ++k) {
+        const int number = 8 * (lane_number() % 4) + 32 * k, left = s.left[r] - 32 * k; // of the chunk's first value
+        const unsigned to = ring_of(shared, r) + 2 * LINE * place + 2 * number;
+        if (number + 8 <= first || left < 0)
+            continue;
+        copy_async_part(to, left > 0 ? s.from[r] + 64 * k : s.from[r] + 64 * k - 16, left < 8 ? 2 * left : 16);
+        if (number + place == 0)
+            copy_async_part(to + RING_BYTES, left > 0 ? s.from[r] : s.from[r] - 16, left < 8 ? 2 * left : 16);
     }
-    if (last)
-#pragma unroll 1
-        for (int k = 0; k < ROUNDS; ++k)
-#pragma unroll
-            for (int r = 0; r < LANE_ROWS; ++r) {
-                const int first = s.at[r] / 8, until = (first + ahead) & ~3;
-                const int chunk = s.filled[r] + 4 * k + lane_number() % 4, left = s.end[r] - 8 * chunk;
-                if (chunk < until && chunk >= first && left > 0 && left < 8)
-                    copy_async_part(ring_of(shared, r) + (16 * chunk & (RING_BYTES - 1)),
-                                    s.from[r] + sp_i64(16) * chunk, 2 * left);
-            }
-#pragma unroll
-    for (int r = 0; r < LANE_ROWS; ++r)
-        s.filled[r] = (s.at[r] / 8 + ahead) & ~3;
 }
 
-// The lane's eight values of row r of 32 columns of a FULL tile: both chunks that they may lie in, the second only where they do.
+// Starts copying the first lines of all rows.
+template <int FIRST, int COUNT> __device__ __forceinline__ void fill_rings(Streams &s, unsigned shared)
+{
+#pragma unroll 1
+    for (int place = FIRST; place < FIRST + COUNT; ++place)
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; ++r) {
+            copy_line_part(s, shared, r, place, place == 0 ? s.at[r] : 0);
+            s.from[r] += 2 * LINE;
+            s.left[r] -= LINE;
+        }
+}
+
+// Moves on behind the values of a tile, of which each row has a line's at most, and starts copying a line in the place of each that is done
+// with. All lanes of the warp have passed a barrier since they read the rings.
+__device__ __forceinline__ void advance(Streams &s, unsigned shared, const TileMask &mask)
+{
+    bool last = false, moved[LANE_ROWS];
+    int place[LANE_ROWS];
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; ++r) {
+        const int before = s.at[r];
+        s.at[r] += row_count(mask, r);
+        moved[r] = (before ^ s.at[r]) >= LINE;
+        place[r] = before / LINE % RING_LINES;
+        const bool whole = s.left[r] >= 40;
+        if (moved[r] && whole) {
+            const unsigned to = ring_of(shared, r) + 2 * LINE * place[r] + 16 * (lane_number() % 4);
+            copy_async_whole(to, s.from[r]);
+            copy_async_whole(to + 64, s.from[r] + 64);
+            if (place[r] + lane_number() % 4 == 0)
+                copy_async_whole(to + RING_BYTES, s.from[r]);
+        }
+        last |= moved[r] && !whole && s.left[r] >= 0;
+    }
+    if (last)
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; ++r)
+            if (moved[r] && s.left[r] < 40)
+                copy_line_part(s, shared, r, place[r], 0);
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; ++r)
+        if (moved[r]) {
+            s.from[r] += 2 * LINE;
+            s.left[r] -= LINE;
+        }
+}
+
+// The lane's eight values of row r of 32 columns of a FULL tile.
 __device__ __forceinline__ Chunk row_values(const Streams &s, unsigned shared, int r, int half_tile)
 {
-    const unsigned from = 2 * (s.at[r] + 32 * half_tile + 8 * (lane_number() % 4)), ring = ring_of(shared, r);
-    const Chunk low = load_shared_chunk(ring + (from & (RING_BYTES - 16)));
-    const Chunk high = load_shared_chunk(ring + ((from + 14) & (RING_BYTES - 16)));
-    return shifted(low, high, from % 16);
+    const unsigned from = 2 * (s.at[r] + 32 * half_tile + 8 * (lane_number() % 4)), place = ring_of(shared, r) + (from & (RING_BYTES - 8));
+    unsigned w[6];
+#pragma unroll
+    for (int k = 0; k < 3; ++k)
+        load_shared_u64(w[2 * k], w[2 * k + 1], place + 8 * k);
+    const bool one = from & 4;
+#pragma unroll
+    for (int k = 0; k < 5; ++k)
+        w[k] = one ? w[k + 1] : w[k];
+    const unsigned selector = from & 2 ? 0x5432u : 0x3210u;
+    Chunk made;
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+        made.word[k] = permute(w[k], w[k + 1], selector);
+    return made;
 }
 
 // The same of a PARTIAL tile, with zeros where no pair is allowed.
@@ -458,8 +500,13 @@ struct Walk {
 __device__ __forceinline__ void copy_x(const Walk &walk, int stage, const Cursor &cursor)
 {
     const sp_launch_args &args = walk.sparse.plan;
-    copy_tile<TILE_COLS, VALUE_CHUNKS, VALUE_CHUNKS, X_PITCH, place_of_x>(
-        walk.shared + stage * X_BYTES, walk.x, 2 * args.v_row, column_view(args, cursor), cursor.column, args.kv_len, args.v);
+    if (!LATTICE && cursor.column + TILE_COLS <= args.kv_len)
+        copy_whole_rows<TILE_COLS, VALUE_CHUNKS, X_PITCH, place_of_x>(walk.shared + stage * X_BYTES, walk.x, 2 * args.v_row,
+                                                                      cursor.column);
+    else
+        copy_tile<TILE_COLS, VALUE_CHUNKS, VALUE_CHUNKS, X_PITCH, place_of_x>(walk.shared + stage * X_BYTES, walk.x,
+                                                                              2 * args.v_row, column_view(args, cursor),
+                                                                              cursor.column, args.kv_len, args.v);
 }
 
 // The sums of A x; whether any tile was PARTIAL.
@@ -470,9 +517,9 @@ __device__ __forceinline__ bool walk_rows(const Walk &walk, Outputs &o)
     Cursor cursor = first_tile(walk.work, args);
     copy_x(walk, 0, cursor);
     Streams streams = open_streams(walk.sparse, walk.work, walk.values);
-    fill_rings<3>(streams, shared, 12); // the first tile's
+    fill_rings<0, 2>(streams, shared); // the first tile's
     copy_commit();
-    fill_rings<5>(streams, shared, RING_CHUNKS);
+    fill_rings<2, RING_LINES - 2>(streams, shared);
     copy_commit();
     // The lane's row in masks.
     int row = warp_number() * WARP_ROWS + lane_number() % WARP_ROWS;
@@ -487,16 +534,13 @@ __device__ __forceinline__ bool walk_rows(const Walk &walk, Outputs &o)
         RowMask mask = {};
         if (kind != PRED_NONE)
             mask = row_mask(kind, data, position, cursor.column);
-        // The tile has landed, and every warp is done with the one before. What was asked for in the last turn is needed in the next.
+        // The tile has landed, and every warp is done with the one before. Lines that were asked for last are needed in the next turn or later.
         copy_wait<1>();
         block_barrier();
         more = next_tile(cursor, args);
-        if (more) {
+        if (more)
             copy_x(walk, stage ^ 1, cursor);
-            data = load_mask_data(cursor, row, args);
-        }
-        copy_commit();
-        fill_rings<TILE_COLS / 32>(streams, shared, RING_CHUNKS);
+        data = load_mask_data(cursor, row, args);
         copy_commit();
         const TileMask tile = spread(kind, mask);
         partial |= kind != PRED_NONE;
@@ -513,9 +557,9 @@ __device__ __forceinline__ bool walk_rows(const Walk &walk, Outputs &o)
                     multiply(a[n], walk.x_lane + stage * X_BYTES, step, o);
             }
         }
-#pragma unroll
-        for (int r = 0; r < LANE_ROWS; ++r)
-            streams.at[r] += row_count(tile, r);
+        warp_barrier();
+        advance(streams, shared, tile);
+        copy_commit();
     }
     return partial;
 }
@@ -563,17 +607,16 @@ __device__ __forceinline__ bool walk_columns(const Walk &walk, Outputs &o)
         const int tile_kind = kind;
         kind = next_kind;
         next_kind = PRED_NONE;
+        next_data = load_mask_data(cursor, row, args);
         if (more) {
             next_kind = kind_of(cursor);
             next_column = cursor.column;
-            next_data = load_mask_data(cursor, row, args);
             const int to = stage == 0 ? 2 : stage - 1;
             copy_x(walk, to, cursor);
             copy_lines(places, shared, to, walk.values, next_kind == PRED_NONE);
             more = next_tile(cursor, args);
-            if (more)
-                places = places_of(walk.sparse, first + n + 3);
         }
+        places = places_of(walk.sparse, first + (more ? n + 3 : 0));
         copy_commit();
         if (tile_kind != PRED_NONE) {
             find_own_begins(shared, stage, n);

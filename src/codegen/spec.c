@@ -58,7 +58,7 @@ static int64_t sparse_bytes(const struct sp_spec *spec)
     case SPLAT_OP_SDDMM:
         return (rows + 2 * cols) * head_pitch + rows * 2 * (cols + 8);
     case SPLAT_OP_SPMM:
-        return 2 * cols * value_pitch + rows * 512;
+        return 2 * cols * value_pitch + rows * 576;
     case SPLAT_OP_SPMM_TRANSPOSED:
         return 3 * cols * (value_pitch + 2 * (rows + 8) + 4) + 3 * 4 * cols * spec->warps;
     case SPLAT_OP_SOFTMAX:

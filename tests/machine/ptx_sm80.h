@@ -53,6 +53,14 @@ __forceinline__ unsigned load_shared_u32(unsigned address)
     return value;
 }
 
+__forceinline__ void load_shared_u64(unsigned &low, unsigned &high, unsigned address)
+{
+    unsigned words[2];
+    machine::read_shared(address, words, 8);
+    low = words[0];
+    high = words[1];
+}
+
 __forceinline__ void store_shared_u32(unsigned address, unsigned value)
 {
     machine::write_shared(address, &value, 4);
