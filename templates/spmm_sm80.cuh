@@ -272,25 +272,33 @@ __device__ __forceinline__ Places places_of(const sp_sparse_args &args, sp_i64 t
     return places;
 }
 
-// Starts copying the tile's values; the quad's lanes take turns. The rest of a line becomes zero if `fill`.
-__device__ __forceinline__ void copy_lines(const Places &places, unsigned shared, int stage, const char *values, bool fill)
+// Starts copying the tile's values; the quad's lanes take turns. Chunks are copied whole, with what else they hold, but not beyond the
+// matrix, whose values end at `total`. With `fill` the rest of a line becomes zero: what no turn has written is not to be read.
+__device__ __forceinline__ void copy_lines(const Places &places, unsigned shared, int stage, const char *values, sp_i64 total,
+                                           bool fill)
 {
     const int t = lane_number() % 4;
 #pragma unroll
     for (int n = 0; n < QUAD_LINES; ++n) {
         const int number = static_cast<int>(threadIdx.x) / 4 + n * QUADS, count = static_cast<int>(places.word[n] >> 48);
         const sp_i64 first = places.word[n] & ((sp_i64(1) << 48) - 1);
-        const int odd = static_cast<int>(first % 8);
-        const char *from = values + 2 * (first - odd);
+        const int odd = static_cast<int>(first) & 7, end = count > 0 ? odd + count : 0;
+        const sp_i64 inside = total - (first - odd);
+        const int whole = inside < end + 7 ? static_cast<int>(inside) & ~7 : (end + 7) & ~7; // values in chunks that are copied whole
+        const char *from = values + 2 * (first - odd) + 16 * t;
         const unsigned line = shared + LINES_OFFSET + stage * LINES_BYTES + number * LINE_PITCH;
-        const int end = count > 0 ? odd + count : 0;
 #pragma unroll
-        for (int k = 0; k < LINE_CHUNKS; k += 4) {
-            const int chunk = k + t, left = end - 8 * chunk;
-            if (chunk < LINE_CHUNKS && (left > 0 || fill))
-                copy_async_part(line + 16 * chunk, left > 0 ? from + 16 * chunk : values,
-                                left <= 0 ? 0 : left < 8 ? 2 * left : 16);
-        }
+        for (int k = 0; k < LINE_CHUNKS; k += 4)
+            if (8 * (k + t) < whole)
+                copy_async_whole(line + 16 * (k + t), from + 16 * k);
+        if (fill || end > whole)
+#pragma unroll 1
+            for (int chunk = whole / 8 + ((t - whole / 8) & 3); chunk < LINE_CHUNKS; chunk += 4) {
+                const int left = end - 8 * chunk;
+                if (left > 0 || fill)
+                    copy_async_part(line + 16 * chunk, left > 0 ? values + 2 * (first - odd) + 16 * chunk : values,
+                                    left > 0 ? 2 * left : 0);
+            }
         if (t == 0)
             store_shared_u32(shared + BEGINS_OFFSET + stage * BEGINS_BYTES + 4 * number, line + 2 * odd);
     }
@@ -573,13 +581,14 @@ __device__ __forceinline__ bool walk_columns(const Walk &walk, Outputs &o)
     const int position = walk.work.row_tile.tile * TILE_ROWS + row;
     const bool present = query_of(map_rows(args, walk.work.row_tile.tile), row) < args.q_len;
     const sp_i64 first = walk.sparse.first_tiles[walk.work.number];
+    const sp_i64 total = row_offsets_of(walk.sparse, walk.work.pair)[walk.sparse.value_rows];
     // Of tiles n, n + 1 and n + 2, where n is the turn: `cursor` is at n + 2, the next to be copied, if `more`.
     Cursor cursor = first_tile(walk.work, args);
     int kind = kind_of(cursor), next_kind = PRED_NONE, next_column = 0;
     MaskData next_data = load_mask_data(cursor, row, args);
     Places places = places_of(walk.sparse, first);
     copy_x(walk, 0, cursor);
-    copy_lines(places, shared, 0, walk.values, kind == PRED_NONE);
+    copy_lines(places, shared, 0, walk.values, total, true);
     copy_commit();
     if (kind != PRED_NONE)
         store_column_masks(shared, 0, row_mask(kind, next_data, position, cursor.column), present);
@@ -589,7 +598,7 @@ __device__ __forceinline__ bool walk_columns(const Walk &walk, Outputs &o)
         next_column = cursor.column;
         next_data = load_mask_data(cursor, row, args);
         copy_x(walk, 1, cursor);
-        copy_lines(places_of(walk.sparse, first + 1), shared, 1, walk.values, next_kind == PRED_NONE);
+        copy_lines(places_of(walk.sparse, first + 1), shared, 1, walk.values, total, true);
         more = next_tile(cursor, args);
     }
     copy_commit();
@@ -613,7 +622,7 @@ __device__ __forceinline__ bool walk_columns(const Walk &walk, Outputs &o)
             next_column = cursor.column;
             const int to = stage == 0 ? 2 : stage - 1;
             copy_x(walk, to, cursor);
-            copy_lines(places, shared, to, walk.values, next_kind == PRED_NONE);
+            copy_lines(places, shared, to, walk.values, total, n == 0);
             more = next_tile(cursor, args);
         }
         places = places_of(walk.sparse, first + (more ? n + 3 : 0));
