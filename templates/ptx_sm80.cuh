@@ -60,18 +60,21 @@ __device__ __forceinline__ unsigned load_shared_u16(unsigned address)
     return value;
 }
 
-// The same, or 0 and no access where not `present`.
-__device__ __forceinline__ unsigned load_shared_u16_if(unsigned address, bool present)
+// The same where `word` has a bit of `bits`, and the address moves on by 2; else 0.
+__device__ __forceinline__ unsigned take_shared_u16(unsigned &address, unsigned word, unsigned bits)
 {
     unsigned short value;
     asm volatile("{\n"
                  ".reg .pred p;\n"
-                 "setp.ne.u32 p, %2, 0;\n"
+                 ".reg .b32 found;\n"
+                 "and.b32 found, %2, %3;\n"
+                 "setp.ne.u32 p, found, 0;\n"
                  "mov.u16 %0, 0;\n"
                  "@p ld.shared.u16 %0, [%1];\n"
+                 "@p add.u32 %1, %1, 2;\n"
                  "}\n"
-                 : "=&h"(value)
-                 : "r"(address), "r"(static_cast<unsigned>(present))
+                 : "=&h"(value), "+r"(address)
+                 : "r"(word), "r"(bits)
                  : "memory");
     return value;
 }
@@ -81,15 +84,19 @@ __device__ __forceinline__ void store_shared_u16(unsigned address, unsigned valu
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<unsigned short>(value)) : "memory");
 }
 
-// The same where `present`, else nothing.
-__device__ __forceinline__ void store_shared_u16_if(unsigned address, unsigned value, bool present)
+// The same where `word` has a bit of `bits`, and the address moves on by 2; else nothing.
+__device__ __forceinline__ void put_shared_u16(unsigned &address, unsigned value, unsigned word, unsigned bits)
 {
     asm volatile("{\n"
                  ".reg .pred p;\n"
-                 "setp.ne.u32 p, %2, 0;\n"
+                 ".reg .b32 found;\n"
+                 "and.b32 found, %2, %3;\n"
+                 "setp.ne.u32 p, found, 0;\n"
                  "@p st.shared.u16 [%0], %1;\n"
-                 "}\n" ::"r"(address),
-                 "h"(static_cast<unsigned short>(value)), "r"(static_cast<unsigned>(present))
+                 "@p add.u32 %0, %0, 2;\n"
+                 "}\n"
+                 : "+r"(address)
+                 : "h"(static_cast<unsigned short>(value)), "r"(word), "r"(bits)
                  : "memory");
 }
 

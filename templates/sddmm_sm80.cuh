@@ -165,11 +165,8 @@ __device__ __forceinline__ void gather(const Row &row, int r, const TileMask &ma
         const unsigned word = mask.word[r][half_tile], allowed = word >> column;
         unsigned at = to + 2 * count_bits(word & ((1u << column) - 1));
 #pragma unroll
-        for (int x = 0; x < 8; ++x) {
-            const unsigned has = allowed >> x & 1;
-            store_shared_u16_if(at, x % 2 ? own.word[x / 2] >> 16 : own.word[x / 2], has);
-            at += 2 * has;
-        }
+        for (int x = 0; x < 8; ++x)
+            put_shared_u16(at, x % 2 ? own.word[x / 2] >> 16 : own.word[x / 2], allowed, 1u << x);
         to += 2 * count_bits(word);
     }
 }

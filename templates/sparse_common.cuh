@@ -222,8 +222,12 @@ __device__ __forceinline__ RowMask row_mask(int kind, const MaskData &data, int 
         clear_from(mask, affine(predicate_field(data, HI_SLOPE), row, predicate_field(data, HI_OFFSET)), column);
     if (HAS_PERIODIC && kind == PRED_PERIODIC) {
         const int stride = predicate_field(data, STRIDE), width = predicate_field(data, WIDTH);
-        const sp_i64 phase = sp_i64(predicate_field(data, PHASE_SLOPE)) * row + predicate_field(data, PHASE_OFFSET);
-        int first = static_cast<int>((column - phase) % stride);
+        const int slope = predicate_field(data, PHASE_SLOPE), offset = predicate_field(data, PHASE_OFFSET);
+        int first; // the slope is below the stride, and so is the offset
+        if (stride < 32768)
+            first = (column % stride - slope * (row % stride) - offset) % stride;
+        else
+            first = static_cast<int>((column - (sp_i64(slope) * row + offset)) % stride);
         first += first < 0 ? stride : 0;
         clear_outside(mask, first, stride, width);
     }

@@ -218,17 +218,13 @@ __device__ __forceinline__ Chunk row_values(const Streams &s, unsigned shared, i
     int before = count_bits(mask.word[r][half_tile] & ((1u << column) - 1));
     if (half_tile > 0)
         before += count_bits(mask.word[r][0]);
-    const unsigned allowed = mask.word[r][half_tile] >> column, ring = ring_of(shared, r);
-    unsigned from = 2 * (s.at[r] + before);
+    const unsigned allowed = mask.word[r][half_tile] >> column;
+    unsigned place = ring_of(shared, r) + (2 * (s.at[r] + before) & (RING_BYTES - 1)); // they may lie across the end, as above
     Chunk made;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-        const unsigned even = allowed >> (2 * k) & 1, odd = allowed >> (2 * k + 1) & 1;
-        const unsigned low = load_shared_u16_if(ring + from % RING_BYTES, even);
-        from += 2 * even;
-        const unsigned high = load_shared_u16_if(ring + from % RING_BYTES, odd);
-        from += 2 * odd;
-        made.word[k] = low | high << 16;
+        const unsigned low = take_shared_u16(place, allowed, 1u << (2 * k));
+        made.word[k] = low | take_shared_u16(place, allowed, 2u << (2 * k)) << 16;
     }
     return made;
 }
@@ -398,11 +394,8 @@ __device__ __forceinline__ void load_allowed_columns(unsigned shared, int tile, 
         const unsigned allowed = masks.word[n] >> row;
 #pragma unroll
         for (int b = 0; b < ROW_BLOCKS; ++b) {
-            const unsigned even = allowed >> (2 * b) & 1, odd = allowed >> (2 * b + 1) & 1;
-            const unsigned low = load_shared_u16_if(from, even);
-            const unsigned high = load_shared_u16_if(from + 2 * even, odd);
-            from += 2 * (even + odd);
-            values[n][b] = low | high << 16;
+            const unsigned low = take_shared_u16(from, allowed, 1u << (2 * b));
+            values[n][b] = low | take_shared_u16(from, allowed, 2u << (2 * b)) << 16;
         }
     }
     join_columns(values[0], values[1], 0, a);

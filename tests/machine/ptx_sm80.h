@@ -73,9 +73,13 @@ __forceinline__ unsigned load_shared_u16(unsigned address)
     return value;
 }
 
-__forceinline__ unsigned load_shared_u16_if(unsigned address, bool present)
+__forceinline__ unsigned take_shared_u16(unsigned &address, unsigned word, unsigned bits)
 {
-    return present ? load_shared_u16(address) : 0;
+    if ((word & bits) == 0)
+        return 0;
+    const unsigned value = load_shared_u16(address);
+    address += 2;
+    return value;
 }
 
 __forceinline__ void store_shared_u16(unsigned address, unsigned value)
@@ -84,10 +88,12 @@ __forceinline__ void store_shared_u16(unsigned address, unsigned value)
     machine::write_shared(address, &low, 2);
 }
 
-__forceinline__ void store_shared_u16_if(unsigned address, unsigned value, bool present)
+__forceinline__ void put_shared_u16(unsigned &address, unsigned value, unsigned word, unsigned bits)
 {
-    if (present)
-        store_shared_u16(address, value);
+    if ((word & bits) == 0)
+        return;
+    store_shared_u16(address, value);
+    address += 2;
 }
 
 __forceinline__ Chunk load_shared_chunk(unsigned address);
