@@ -230,23 +230,32 @@ __device__ __forceinline__ Chunk row_values(const Streams &s, unsigned shared, i
 }
 
 // Fragments of two steps.
-__device__ __forceinline__ void load_rows(const Streams &s, unsigned shared, int half_tile, const TileMask &mask,
-                                          Fragment (&a)[2])
+__device__ __forceinline__ void join_rows(const Chunk (&values)[LANE_ROWS], Fragment (&a)[2])
 {
-    Chunk values[LANE_ROWS];
-    if (mask.kind == PRED_NONE)
-#pragma unroll
-        for (int r = 0; r < LANE_ROWS; ++r)
-            values[r] = row_values(s, shared, r, half_tile);
-    else
-#pragma unroll
-        for (int r = 0; r < LANE_ROWS; ++r)
-            values[r] = row_values(s, shared, r, half_tile, mask);
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; ++r)
 #pragma unroll
         for (int k = 0; k < 4; ++k)
             a[k / 2][r / 2][r % 2 + k % 2 * 2] = values[r].word[k];
+}
+
+__device__ __forceinline__ void load_rows(const Streams &s, unsigned shared, int half_tile, Fragment (&a)[2])
+{
+    Chunk values[LANE_ROWS];
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; ++r)
+        values[r] = row_values(s, shared, r, half_tile);
+    join_rows(values, a);
+}
+
+__device__ __forceinline__ void load_rows(const Streams &s, unsigned shared, int half_tile, const TileMask &mask,
+                                          Fragment (&a)[2])
+{
+    Chunk values[LANE_ROWS];
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; ++r)
+        values[r] = row_values(s, shared, r, half_tile, mask);
+    join_rows(values, a);
 }
 
 // ---- A^T x: the columns of a tile are rows of A ----
@@ -544,18 +553,33 @@ __device__ __forceinline__ bool walk_rows(const Walk &walk, Outputs &o)
         data = load_mask_data(cursor, row, args);
         copy_commit();
         const TileMask tile = spread(kind, mask);
-        partial |= kind != PRED_NONE;
+        const unsigned x_lane = walk.x_lane + stage * X_BYTES;
+        if (kind == PRED_NONE) {
+            // Without a branch, and each half's values before the products of the other's last step: what is done to them then hides
+            // behind products.
+            Fragment a[2][2];
+            load_rows(streams, shared, 0, a[0]);
 #pragma unroll
-        for (int half_tile = 0; half_tile < STEPS / 2; ++half_tile) {
-            Fragment a[2];
-            load_rows(streams, shared, half_tile, tile, a);
+            for (int half_tile = 0; half_tile < STEPS / 2; ++half_tile) {
+                multiply(a[half_tile % 2][0], x_lane, 2 * half_tile, o);
+                if (half_tile + 1 < STEPS / 2)
+                    load_rows(streams, shared, half_tile + 1, a[(half_tile + 1) % 2]);
+                multiply(a[half_tile % 2][1], x_lane, 2 * half_tile + 1, o);
+            }
+        } else {
+            partial = true;
 #pragma unroll
-            for (int n = 0; n < 2; ++n) {
-                const int step = 2 * half_tile + n;
-                if (HAS_PARTIAL && walk.careful && kind != PRED_NONE)
-                    multiply_apart(a[n], fragment_bits(tile, step), shared + stage * X_BYTES, step, o);
-                else
-                    multiply(a[n], walk.x_lane + stage * X_BYTES, step, o);
+            for (int half_tile = 0; half_tile < STEPS / 2; ++half_tile) {
+                Fragment a[2];
+                load_rows(streams, shared, half_tile, tile, a);
+#pragma unroll
+                for (int n = 0; n < 2; ++n) {
+                    const int step = 2 * half_tile + n;
+                    if (HAS_PARTIAL && walk.careful)
+                        multiply_apart(a[n], fragment_bits(tile, step), shared + stage * X_BYTES, step, o);
+                    else
+                        multiply(a[n], x_lane, step, o);
+                }
             }
         }
         warp_barrier();
@@ -620,21 +644,28 @@ __device__ __forceinline__ bool walk_columns(const Walk &walk, Outputs &o)
         }
         places = places_of(walk.sparse, first + (more ? n + 3 : 0));
         copy_commit();
-        if (tile_kind != PRED_NONE) {
+        const unsigned x_lane = walk.x_lane + stage * X_BYTES;
+        if (tile_kind == PRED_NONE) {
+            Fragment a[2]; // as in walk_rows
+            load_columns(shared, stage, 0, a[0]);
+#pragma unroll
+            for (int step = 0; step < STEPS; ++step) {
+                if (step + 1 < STEPS)
+                    load_columns(shared, stage, step + 1, a[(step + 1) % 2]);
+                multiply(a[step % 2], x_lane, step, o);
+            }
+        } else {
             find_own_begins(shared, stage, n);
             partial = true;
-        }
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-            Fragment a;
-            if (tile_kind == PRED_NONE)
-                load_columns(shared, stage, step, a);
-            else
+            for (int step = 0; step < STEPS; ++step) {
+                Fragment a;
                 load_allowed_columns(shared, n, step, a);
-            if (HAS_PARTIAL && walk.careful && tile_kind != PRED_NONE)
-                multiply_apart(a, fragment_bits(shared, n, step), shared + stage * X_BYTES, step, o);
-            else
-                multiply(a, walk.x_lane + stage * X_BYTES, step, o);
+                if (HAS_PARTIAL && walk.careful)
+                    multiply_apart(a, fragment_bits(shared, n, step), shared + stage * X_BYTES, step, o);
+                else
+                    multiply(a, x_lane, step, o);
+            }
         }
         stage = stage == 2 ? 0 : stage + 1;
     }

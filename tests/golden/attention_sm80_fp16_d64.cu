@@ -136,6 +136,12 @@ __device__ __forceinline__ unsigned load_shared_u32(unsigned address)
     return value;
 }
 
+// The words at an address that is a multiple of 8.
+__device__ __forceinline__ void load_shared_u64(unsigned &low, unsigned &high, unsigned address)
+{
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(low), "=r"(high) : "r"(address) : "memory");
+}
+
 __device__ __forceinline__ void store_shared_u32(unsigned address, unsigned value)
 {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
@@ -149,18 +155,21 @@ __device__ __forceinline__ unsigned load_shared_u16(unsigned address)
     return value;
 }
 
-// The same, or 0 and no access where not `present`.
-__device__ __forceinline__ unsigned load_shared_u16_if(unsigned address, bool present)
+// The same where `word` has a bit of `bits`, and the address moves on by 2; else 0.
+__device__ __forceinline__ unsigned take_shared_u16(unsigned &address, unsigned word, unsigned bits)
 {
     unsigned short value;
     asm volatile("{\n"
                  ".reg .pred p;\n"
-                 "setp.ne.u32 p, %2, 0;\n"
+                 ".reg .b32 found;\n"
+                 "and.b32 found, %2, %3;\n"
+                 "setp.ne.u32 p, found, 0;\n"
                  "mov.u16 %0, 0;\n"
                  "@p ld.shared.u16 %0, [%1];\n"
+                 "@p add.u32 %1, %1, 2;\n"
                  "}\n"
-                 : "=&h"(value)
-                 : "r"(address), "r"(static_cast<unsigned>(present))
+                 : "=&h"(value), "+r"(address)
+                 : "r"(word), "r"(bits)
                  : "memory");
     return value;
 }
@@ -170,15 +179,19 @@ __device__ __forceinline__ void store_shared_u16(unsigned address, unsigned valu
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<unsigned short>(value)) : "memory");
 }
 
-// The same where `present`, else nothing.
-__device__ __forceinline__ void store_shared_u16_if(unsigned address, unsigned value, bool present)
+// The same where `word` has a bit of `bits`, and the address moves on by 2; else nothing.
+__device__ __forceinline__ void put_shared_u16(unsigned &address, unsigned value, unsigned word, unsigned bits)
 {
     asm volatile("{\n"
                  ".reg .pred p;\n"
-                 "setp.ne.u32 p, %2, 0;\n"
+                 ".reg .b32 found;\n"
+                 "and.b32 found, %2, %3;\n"
+                 "setp.ne.u32 p, found, 0;\n"
                  "@p st.shared.u16 [%0], %1;\n"
-                 "}\n" ::"r"(address),
-                 "h"(static_cast<unsigned short>(value)), "r"(static_cast<unsigned>(present))
+                 "@p add.u32 %0, %0, 2;\n"
+                 "}\n"
+                 : "+r"(address)
+                 : "h"(static_cast<unsigned short>(value)), "r"(word), "r"(bits)
                  : "memory");
 }
 
@@ -244,6 +257,13 @@ __device__ __forceinline__ void copy_async_chunk(unsigned shared, const void *gl
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared),
                  "l"(__cvta_generic_to_global(global)), "r"(present ? 16 : 0)
+                 : "memory");
+}
+
+// The same for a chunk that is present.
+__device__ __forceinline__ void copy_async_whole(unsigned shared, const void *global)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(__cvta_generic_to_global(global))
                  : "memory");
 }
 
