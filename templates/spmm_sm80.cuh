@@ -114,9 +114,8 @@ __device__ __forceinline__ Streams open_streams(const sp_sparse_args &sparse, co
     Streams s;
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; ++r) {
-        int query = query_of(map, warp_number() * WARP_ROWS + 8 * r + lane_number() / 4);
-        if (query >= sparse.plan.q_len)
-            query = query_of(map, 0);
+        const int own = query_of(map, warp_number() * WARP_ROWS + 8 * r + lane_number() / 4);
+        const unsigned query = static_cast<unsigned>(own < sparse.plan.q_len ? own : query_of(map, 0));
         const sp_i64 first = offsets[query], end = offsets[query + 1];
         const char *address = values + 2 * first;
         const int beyond = static_cast<int>(reinterpret_cast<unsigned long long>(address) % 128);
@@ -328,13 +327,14 @@ __device__ __forceinline__ unsigned column_masks(unsigned shared, int tile, int 
     return shared + MASKS_OFFSET + tile % 2 * MASKS_BYTES + 4 * TILE_COLS * warp;
 }
 
-// Leaves the masks of the columns, of the warp's own rows, for all warps.
-__device__ __forceinline__ void store_column_masks(unsigned shared, int tile, const RowMask &mask, bool present)
+// Leaves the masks of the columns, of the warp's own rows, for all warps. Rows beyond the last, whatever their masks say, come behind all
+// others and are not stored.
+__device__ __forceinline__ void store_column_masks(unsigned shared, int tile, const RowMask &mask)
 {
 #pragma unroll
     for (int w = 0; w < WORDS; ++w)
         store_shared_u32(column_masks(shared, tile, warp_number()) + 4 * (32 * w + lane_number()),
-                         turned(present && lane_number() < WARP_ROWS ? mask.word[w] : 0));
+                         turned(lane_number() < WARP_ROWS ? mask.word[w] : 0));
 }
 
 __device__ __forceinline__ unsigned own_begins(unsigned shared)
@@ -519,14 +519,34 @@ __device__ __forceinline__ void copy_x(const Walk &walk, int stage, const Cursor
                                                                               cursor.column, args.kv_len, args.v);
 }
 
+// Sums are 0. Where they take most registers they are read from shared memory, where the last stage of x is free before the first turn:
+// plain zeros the compiler would put in place before all that precedes a walk, which needs registers too.
+__device__ __forceinline__ void clear(unsigned shared, Outputs &o)
+{
+    constexpr bool MANY = ROW_BLOCKS * VALUE_DIM > 128;
+    static_assert(!MANY || 16 * THREADS <= X_BYTES, "a chunk for each thread");
+    const unsigned own = shared + (X_STAGES - 1) * X_BYTES + 16 * threadIdx.x;
+    if (MANY)
+        store_shared_chunk(own, Chunk{});
+#pragma unroll
+    for (int b = 0; b < ROW_BLOCKS; ++b)
+#pragma unroll
+        for (int block = 0; block < VALUE_BLOCKS; ++block) {
+            const Chunk zeros = MANY ? load_shared_chunk(own) : Chunk{};
+#pragma unroll
+            for (int n = 0; n < 4; ++n)
+                o[b][block][n] = __int_as_float(static_cast<int>(zeros.word[n]));
+        }
+}
+
 // The sums of A x; whether any tile was PARTIAL.
 __device__ __forceinline__ bool walk_rows(const Walk &walk, Outputs &o)
 {
     const sp_launch_args &args = walk.sparse.plan;
     const unsigned shared = walk.shared;
     Cursor cursor = first_tile(walk.work, args);
-    copy_x(walk, 0, cursor);
     Streams streams = open_streams(walk.sparse, walk.work, walk.values);
+    copy_x(walk, 0, cursor);
     fill_rings<0, 2>(streams, shared); // the first tile's
     copy_commit();
     fill_rings<2, RING_LINES - 2>(streams, shared);
@@ -539,6 +559,7 @@ __device__ __forceinline__ bool walk_rows(const Walk &walk, Outputs &o)
     MaskData data = load_mask_data(cursor, row, args);
     bool partial = false;
     int stage = 0;
+    clear(shared, o);
     for (bool more = true; more; stage ^= 1) {
         const int kind = kind_of(cursor);
         RowMask mask = {};
@@ -558,9 +579,10 @@ __device__ __forceinline__ bool walk_rows(const Walk &walk, Outputs &o)
             // Without a branch, and each half's values before the products of the other's last step: what is done to them then hides
             // behind products.
             Fragment a[2][2];
-            load_rows(streams, shared, 0, a[0]);
 #pragma unroll
             for (int half_tile = 0; half_tile < STEPS / 2; ++half_tile) {
+                if (half_tile == 0)
+                    load_rows(streams, shared, half_tile, a[half_tile % 2]);
                 multiply(a[half_tile % 2][0], x_lane, 2 * half_tile, o);
                 if (half_tile + 1 < STEPS / 2)
                     load_rows(streams, shared, half_tile + 1, a[(half_tile + 1) % 2]);
@@ -594,11 +616,10 @@ __device__ __forceinline__ bool walk_columns(const Walk &walk, Outputs &o)
 {
     const sp_launch_args &args = walk.sparse.plan;
     const unsigned shared = walk.shared;
+    const sp_i64 total = row_offsets_of(walk.sparse, walk.work.pair)[walk.sparse.value_rows];
     const int row = warp_number() * WARP_ROWS + lane_number() % WARP_ROWS; // the lane's in masks
     const int position = walk.work.row_tile.tile * TILE_ROWS + row;
-    const bool present = query_of(map_rows(args, walk.work.row_tile.tile), row) < args.q_len;
     const sp_i64 first = walk.sparse.first_tiles[walk.work.number];
-    const sp_i64 total = row_offsets_of(walk.sparse, walk.work.pair)[walk.sparse.value_rows];
     // Of tiles n, n + 1 and n + 2, where n is the turn: `cursor` is at n + 2, the next to be copied, if `more`.
     Cursor cursor = first_tile(walk.work, args);
     int kind = kind_of(cursor), next_kind = PRED_NONE, next_column = 0;
@@ -608,7 +629,7 @@ __device__ __forceinline__ bool walk_columns(const Walk &walk, Outputs &o)
     copy_lines(places, shared, 0, walk.values, total, true);
     copy_commit();
     if (kind != PRED_NONE)
-        store_column_masks(shared, 0, row_mask(kind, next_data, position, cursor.column), present);
+        store_column_masks(shared, 0, row_mask(kind, next_data, position, cursor.column));
     bool more = next_tile(cursor, args);
     if (more) {
         next_kind = kind_of(cursor);
@@ -624,12 +645,13 @@ __device__ __forceinline__ bool walk_columns(const Walk &walk, Outputs &o)
     bool partial = false;
     const int tiles = walk.work.row_tile.tiles;
     int stage = 0;
+    clear(shared, o);
     for (int n = 0; n < tiles; ++n) {
         // The tile has landed, and every warp is done with the one before.
         copy_wait<1>();
         block_barrier();
         if (next_kind != PRED_NONE)
-            store_column_masks(shared, n + 1, row_mask(next_kind, next_data, position, next_column), present);
+            store_column_masks(shared, n + 1, row_mask(next_kind, next_data, position, next_column));
         const int tile_kind = kind;
         kind = next_kind;
         next_kind = PRED_NONE;
@@ -647,9 +669,10 @@ __device__ __forceinline__ bool walk_columns(const Walk &walk, Outputs &o)
         const unsigned x_lane = walk.x_lane + stage * X_BYTES;
         if (tile_kind == PRED_NONE) {
             Fragment a[2]; // as in walk_rows
-            load_columns(shared, stage, 0, a[0]);
 #pragma unroll
             for (int step = 0; step < STEPS; ++step) {
+                if (step == 0)
+                    load_columns(shared, stage, step, a[step % 2]);
                 if (step + 1 < STEPS)
                     load_columns(shared, stage, step + 1, a[(step + 1) % 2]);
                 multiply(a[step % 2], x_lane, step, o);
@@ -722,11 +745,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     const sp_launch_args &args = sparse.plan;
     const Work work = find_work(args, static_cast<int>(block_index()));
     const int lane = lane_number();
-    const int batch = work.pair / args.heads, head = work.pair % args.heads;
+    const unsigned pair = work.pair, heads = args.heads, group = args.group; // no sign to be kept in a register
+    const unsigned batch = pair / heads, head = pair % heads;
     const unsigned shared = shared_base();
-    Outputs o = {};
+    Outputs o;
     if (work.row_tile.segment_count > 0) {
-        const char *x = head_rows(args.v, batch * args.v_batch + head / args.group * args.v_head);
+        const char *x = head_rows(args.v, batch * args.v_batch + head / group * args.v_head);
         if constexpr (!LATTICE)
             x = own_source<TILE_COLS, VALUE_CHUNKS>(x, 2 * args.v_row);
         // The row each lane points ldmatrix at (transposed): rows 0-15 twice, the second time 8 columns on.
@@ -742,18 +766,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 partial = walk_rows(walk, o);
             // After the barrier y, or the first x again, takes the place of x.
             again = block_barrier_or(HAS_PARTIAL && partial && !walk.careful && has_nonfinite(o));
-            if (again) {
-                walk.careful = true;
-#pragma unroll
-                for (int b = 0; b < ROW_BLOCKS; ++b)
-#pragma unroll
-                    for (int block = 0; block < VALUE_BLOCKS; ++block)
-#pragma unroll
-                        for (int n = 0; n < 4; ++n)
-                            o[b][block][n] = 0.0f;
-            }
+            walk.careful = true;
         }
-    }
+    } else
+        clear(shared, o);
     // Which work this was is found out once more, which keeps it out of the registers of the loop.
     store_results(shared, find_work(args, static_cast<int>(block_index())), o, args);
 }

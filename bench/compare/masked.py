@@ -187,6 +187,20 @@ def dense_spmm(p, data):
     return lambda n: torch.matmul(a[n], data.v[n], out=data.o[n])
 
 
+@implementation("spmm spmm_transposed", "dense_masked")
+def dense_masked_spmm(p, data):
+    """torch.matmul after a product with the boolean mask, for a matrix that is not zero yet where not allowed"""
+    allowed = data.allowed
+    a = [data.dense(n).view(p.batch, p.heads, data.seq, data.seq) for n in range(data.sets)]
+    masked = torch.empty_like(a[0])
+    factor = masked.transpose(-1, -2) if p.kind == "spmm_transposed" else masked
+
+    def call(n):
+        torch.mul(a[n], allowed, out=masked)
+        return torch.matmul(factor, data.v[n], out=data.o[n])
+    return call
+
+
 # ---- CSR ----
 
 
