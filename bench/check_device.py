@@ -15,10 +15,10 @@ GIB = 1 << 30
 class Launch:
     """One kernel with its own tensors, ready to be enqueued many times."""
 
-    def __init__(self, env, expression, dtype=BF16, dim=64, batch=2, heads=4, q_len=2048, mask=None):
+    def __init__(self, env, expression, dtype=BF16, dim=64, batch=2, heads=4, q_len=2048, mask=None, kv_len=None, kv_heads=None):
         self.env = env
-        self.mask = mask or env.lib.expression(expression, q_len)
-        self.q, self.k, self.v = env.qkv(dtype, dim, batch=batch, heads=heads, q_len=q_len)
+        self.mask = mask or env.lib.expression(expression, q_len, kv_len or q_len)
+        self.q, self.k, self.v = env.qkv(dtype, dim, batch=batch, heads=heads, q_len=q_len, kv_len=kv_len, kv_heads=kv_heads)
         self.kernel = env.compile(self.mask, self.q, self.k, self.v)
         self.workspace = env.workspace(self.kernel, self.q)
         self.outputs = []
@@ -54,6 +54,19 @@ def repeat_100(env):
         for dtype, dim in ((FP16, 128), (BF16, 64)):
             launch = Launch(env, expression, dtype, dim, mask=mask)
             env.check(f"{expression} {dtype} D {dim}", repeat, env, launch, 100)
+
+
+def repeat_parts(env):
+    """Likewise kernels whose row tiles are shared by heads of a group, or come in parts, or both."""
+    shapes = (("full", 1, 8192, 16, 2, True), ("causal", 4, 4096, 32, 8, True), ("causal", 4, 300, 64, 8, False),
+              ("full", 1, 8192, 2, 2, True), ("window(30) | rows(0, 40) | cols(0, 9)", 2000, 2000, 2, 2, True))
+    for expression, q_len, kv_len, heads, kv_heads, split in shapes:
+        for dtype, dim in ((FP16, 64), (BF16, 128)):
+            batch = 1 if split else 32
+            launch = Launch(env, expression, dtype, dim, batch=batch, heads=heads, q_len=q_len, kv_len=kv_len, kv_heads=kv_heads)
+            label = f"{expression} {q_len} x {kv_len}, {heads} heads on {kv_heads}, {dtype} D {dim}"
+            env.check(f"{label}: parts", lambda: [] if (launch.workspace is not None) == split else [f"split: {not split}"])
+            env.check(label, repeat, env, launch, 100)
 
 
 def repeat(env, launch, count):
@@ -264,5 +277,5 @@ def refused(env, kernel, tensors, change):
     return ["it was accepted"]
 
 
-GROUPS = [(f.__name__, f, True) for f in (repeat_100, two_streams, two_threads, graph_replay, offsets, long_sequences,
+GROUPS = [(f.__name__, f, True) for f in (repeat_100, repeat_parts, two_streams, two_threads, graph_replay, offsets, long_sequences,
                                           refusals)]

@@ -33,6 +33,7 @@ class Checker:
         self.device = args.device
         self.context = self.lib.context()
         self.passed, self.failures = 0, []
+        self.repeats = 1
         self.random = torch.Generator().manual_seed(args.seed)
 
     def randn(self, *shape):
@@ -55,17 +56,18 @@ class Checker:
         return torch.full(shape, POISON, dtype=torch.int16).view(dtype).to(self.device)
 
     def launch(self, kernel, args, outputs):
-        """Runs thrice, the last time from a graph on the GPU; the bits of all outputs must agree."""
+        """Runs `repeats` times more, then from a graph on the GPU; the bits of all outputs must agree."""
         stream = torch.cuda.current_stream().cuda_stream if self.device == "cuda" else None
         fresh = [t.clone() for t in outputs]
         kernel.run(args, stream)
         if self.device == "cuda":
             torch.cuda.synchronize()
         first = [t.clone() for t in outputs]
-        for turn in range(2):
+        for turn in range(self.repeats + 1):
             for t, before in zip(outputs, fresh):
                 t.copy_(before)
-            if turn and self.device == "cuda":
+            graphed = turn == self.repeats and self.device == "cuda"
+            if graphed:
                 torch.cuda.synchronize()
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph):
@@ -77,7 +79,7 @@ class Checker:
                 torch.cuda.synchronize()
             for t, want in zip(outputs, first):
                 if not torch.equal(t.view(torch.int16), want.view(torch.int16)):
-                    return "a repeated run gives other bits" + (" (graph)" if turn else "")
+                    return "a repeated run gives other bits" + (" (graph)" if graphed else f" (run {turn + 2})")
         return None
 
 
@@ -234,6 +236,9 @@ def main():
             check_case(c, f"six masks, {rows} x {cols}", masks, 512, 512, type_name, 128, 1, 6, 6,
                        {"tile_rows": rows, "tile_cols": cols})
         check_case(c, "residue", [c.mask("dilated(60, 4)", 601, 601)], 601, 601, type_name, 64, 1, 2, 1, {"layout": 3})
+    c.repeats = 100
+    for text, type_name, dim in (("causal", "bf16", 64), ("window(100) | strided(7)", "fp16", 128)):
+        check_case(c, f"100 repeats of {text}", [c.mask(text, 700, 700)], 700, 700, type_name, dim, 1, 4, 2, {})
     print(f"{c.passed} passed, {len(c.failures)} failed")
     return 1 if c.failures or not c.passed else 0
 

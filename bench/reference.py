@@ -33,6 +33,12 @@ def attention(q, k, v, allowed, rows, scale):
     return out, lse
 
 
+def errors(out, ref_out):
+    """The largest difference and the Frobenius norm of all of them, both over those of the reference."""
+    error = out.double() - ref_out
+    return {"max": float(error.abs().max() / ref_out.abs().max()), "frobenius": float(error.norm() / ref_out.norm())}
+
+
 def differences(out, lse, ref_out, ref_lse, dtype, loosen=1.0):
     """Sentences on how (out, lse) differ from the reference beyond the tolerance; none when they agree."""
     problems = []

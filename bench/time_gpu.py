@@ -119,6 +119,12 @@ class Bench:
             problems += reference.differences(o[:, :, rows], lse[:, :, rows], *ref, self.dtype)
         return problems
 
+    def exact(self, pattern, shape, q, k, v):
+        """Rows spread over the sequence, and what their outputs are in float64."""
+        rows = torch.linspace(0, self.args.seq - 1, min(64, self.args.seq)).long().unique().cuda()
+        allowed = suite.rows_of(pattern, shape, rows, "cuda")
+        return rows, reference.attention(q, k, v, allowed, rows, reference.default_scale(q))[0]
+
     def case(self, pattern, dim, sets):
         a = self.args
         shape = suite.shape_of(self.lib, pattern, a.seq, device="cuda")
@@ -145,14 +151,21 @@ class Bench:
         return out
 
     def peers(self, pattern, shape, sets, out):
-        """The peers that serve this pattern; each one's output is compared with splat's. What fails is recorded."""
+        """The peers that serve this pattern; each one's output is compared with splat's and, for the
+        patterns that dense kernels serve, all are with float64. What fails is recorded."""
         a, timed = self.args, []
+        dense = not a.no_peers and pattern.name in ("full", "causal")
+        if dense:
+            rows, exact = self.exact(pattern, shape, *sets[0][:3])
+            out["error"] = {"splat": reference.errors(sets[0][3][:, :, rows], exact)}
 
         def add(name, make, **kind):
             try:
                 call, output = make()
                 error = relative_error(output, sets[0][3])
                 out["agree"][name] = error
+                if dense:
+                    out["error"][name] = reference.errors(output[:, :, rows], exact)
                 timed.append(timing.Timed(name, call, a.sets, **kind))
             except Exception as error:
                 out["errors"][name] = f"{type(error).__name__}: {str(error)[:300]}"
@@ -167,7 +180,7 @@ class Bench:
 
         if not a.no_flex:
             add("flex", flex)
-        if not a.no_peers and pattern.name in ("full", "causal"):
+        if dense:
             add("cudnn", lambda: sdpa("cudnn"))
             add("fa2", lambda: sdpa("fa2"))
         if not a.no_peers and not a.no_jax and pattern.name == "causal_window1024":
@@ -219,6 +232,8 @@ def print_case(out):
            f"{out['predicted_over_measured']:.2f}" if ratio else ""), flush=True)
     for name, text in list(out["errors"].items()) + [("splat is wrong", p) for p in out.get("problems", [])]:
         print(f"    {name}: {text[:200]}", flush=True)
+    for name, error in out.get("error", {}).items():
+        print(f"    error of {name}: max {error['max']:.3g}, Frobenius {error['frobenius']:.3g}", flush=True)
     for name, error in out["agree"].items():
         if not error < 2e-2:
             print(f"    {name} and splat differ by {error:.3g}", flush=True)
