@@ -158,8 +158,8 @@ const std::vector<Case> &all_cases()
         {"h-three-bad",    SM90, "causal & window(100, 0)",         390,  390, BF16,  64,  64, 192, 128,  1, 2, 1, BSHD, BAD_VALUES},
         // -- maxima that are kept: scores that rise, and that leap beyond fp32
         {"h-rising",       SM90, "causal & window(200, 0)",         330,  330, HALF,  64,  64,  64,  64,  1, 2, 1, BHSD, RISING},
-        {"h-rising-128",   SM90, "full",                            140,  500, BF16, 128, 128, 128, 128,  1, 1, 1, BSHD, RISING},
-        {"h-leaping",      SM90, "causal",                          330,  330, HALF,  64,  64,  64,  64,  1, 2, 1, BHSD, LEAPING},
+        {"h-rising-128",   SM90, "full",                            140,  512, HALF, 128, 128, 128, 128,  1, 1, 1, BSHD, RISING},
+        {"h-leaping",      SM90, "full",                            330,  320, HALF,  64,  64,  64,  64,  1, 2, 1, BHSD, LEAPING},
         {"h-leaping-merge", SM90, "causal & (window(90, 0) | strided(8))",
                                                                     330,  330, BF16,  64,  64,  64,  64,  1, 2, 2, BHSD, LEAPING, 3},
         // -- views, and launches that merge
