@@ -224,7 +224,7 @@ const std::vector<Mutant> &hopper_mutants()
         {"rows that have no maximum keep it", "h-64-64", SOFTMAX, "!warp_any(!all)", "true"},
         {"left in another place than it is looked for", "h-many", FINISH, "LEFT << item % LATER_SLOTS", "LEFT << 7"},
         {"nothing is rescaled", "h-rising-128", SAME_ITEM, "rescale(r.o, factors);", ";"},
-        {"each lane rescales if its own first row needs it", "h-rising-128", SAME_ITEM,
+        {"each lane rescales if its own first row needs it", "h-64-64-128", SAME_ITEM,
          "warp_any(factors[0][0] != 1.0f || factors[0][1] != 1.0f)", "factors[0][0] != 1.0f"},
         // -- results
         {"transposed: the words that stay are sent", "h-full", "void transpose_quad(",
