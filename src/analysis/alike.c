@@ -63,8 +63,13 @@ bool sp_alike(const struct sp_groups *groups, int64_t row0, const splat_acsr *ac
         *at++ = (int32_t)(word >> 31);
         for (int32_t k = 0; k < group->run_count; k++, at += RUN_WORDS) {
             const struct sp_run_template *run = &group->runs[k];
-            const int32_t words[RUN_WORDS] = {run->start - (int32_t)origin, run->stride,  run->count,  run->width,
-                                              run->d_start,                 run->d_count, run->d_width};
+            const int32_t words[RUN_WORDS] = {run->start - (int32_t)origin,
+                                              run->stride,
+                                              run->count,
+                                              run->width,
+                                              run->d_start,
+                                              run->d_count,
+                                              run->d_width};
             for (int w = 0; w < RUN_WORDS; w++)
                 at[w] = words[w];
         }

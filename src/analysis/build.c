@@ -2,8 +2,8 @@
  *
  * For every row tile: the cover of its rows gives the FULL and the PARTIAL stretches; a PARTIAL stretch takes one
  * closed form predicate if there is one, else it is cut where the set of active runs changes and each part is
- * tried; what is left is drawn (raster.c). A row tile that looks like an earlier one, moved (alike.h), takes over its
- * segments. Cost follows the number of segments, not of tiles.
+ * tried; what is left is drawn (raster.c). A row tile that looks like an earlier one, moved (alike.h), takes over
+ * its segments. Cost follows the number of segments, not of tiles.
  */
 #include <stdlib.h>
 #include <string.h>

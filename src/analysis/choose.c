@@ -2,8 +2,8 @@
  *
  * For every layout one sweep over the row blocks of each mask counts the FULL and PARTIAL tiles of every shape. A
  * launch takes t = max(work of all row tiles / block slots, the longest row tile) and bytes moved once / copy rate,
- * side by side, + launch; a layout takes the sum of its launches, of which the later ones also read what the earlier ones wrote. A
- * row tile that is longer than all else may be split (split.h), which has a price of its own.
+ * side by side, + launch; a layout takes the sum of its launches, of which the later ones also read what the
+ * earlier ones wrote. A row tile that is longer than all else may be split (split.h), which has a price of its own.
  */
 #include <math.h>
 #include <stdio.h>
@@ -26,8 +26,8 @@ enum { ROWS_MAX = 32, SHAPES_MAX = ROWS_MAX * SP_LAYOUTS_MAX };
  * height, and the counts are scaled. The tile lists are built in full all the same. */
 enum { BLOCKS_COUNTED = 2048, STRETCH = SP_ZONE_ALIGN };
 
-/* Rows are counted by units that hold whole tiles of any height, and a unit that looks like an earlier one (alike.h)
- * brings the same counts. */
+/* Rows are counted by units that hold whole tiles of any height, and a unit that looks like an earlier one
+ * (alike.h) brings the same counts. */
 enum { UNIT_ROWS = 384 };
 
 /* A shape that needs more segments is taken only when all do: 2^24 of them are 256 MiB of tile lists. */
@@ -244,9 +244,8 @@ static enum splat_status count_unit(struct sweep *w, splat_acsr *const *parts, i
     const int64_t ranks = sp_view_zone_ranks(view, position / view->pitch), end = position + rows;
     for (; position < end; position += SP_BASE_ROWS) {
         for (int k = 0; k < w->pass->part_count; k++) {
-            enum splat_status status =
-                sp_cover_rows(parts[k], position, sp_min64(position + SP_BASE_ROWS, end), &w->scratch[k],
-                              &w->covers[k]);
+            enum splat_status status = sp_cover_rows(parts[k], position, sp_min64(position + SP_BASE_ROWS, end),
+                                                     &w->scratch[k], &w->covers[k]);
             if (status != SPLAT_OK)
                 return status;
         }
@@ -453,8 +452,8 @@ static double bytes_of_launch(const struct sp_choice *c, double tile_columns, bo
            size * (double)o->head_dim * uses * (double)c->set->q_len + (merges ? 2.0 : 1.0) * results;
 }
 
-/* Work and copies run side by side, but where they take alike they wait for each other. The cube is a fit: of 26 timed
- * patterns, those that need as much of either took 1.25 times the larger. */
+/* Work and copies run side by side, but where they take alike they wait for each other. The cube is a fit: of 26
+ * timed patterns, those that need as much of either took 1.25 times the larger. */
 static double side_by_side(double work_us, double copy_us)
 {
     return cbrt(work_us * work_us * work_us + copy_us * copy_us * copy_us);
@@ -653,7 +652,8 @@ enum splat_status sp_choice_take(struct sp_choice *c, bool affine_rows, struct s
                                  const struct sp_layout **layout)
 {
     int best = 0;
-    while (best < c->shape_count && (c->shapes[best].barred || (!affine_rows && c->shapes[best].row->use == SP_USE_AFFINE)))
+    while (best < c->shape_count &&
+           (c->shapes[best].barred || (!affine_rows && c->shapes[best].row->use == SP_USE_AFFINE)))
         best++;
     if (best == c->shape_count)
         return fail_without_shape(c, affine_rows);

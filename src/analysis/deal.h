@@ -6,8 +6,8 @@
 
 #include "splat.h"
 
-/* Deals `count` items, item k of which takes ns[k], to `slots` slots; ties go to the lowest slot. First those that take
- * more than a quarter of a slot's share, for one that is begun late ends late; then the rest; both in order.
+/* Deals `count` items, item k of which takes ns[k], to `slots` slots; ties go to the lowest slot. First those that
+ * take more than a quarter of a slot's share, for one that is begun late ends late; then the rest; both in order.
  * owner[k] becomes the slot of item k (owner may be NULL), *end_ns the time at which the last slot is free.
  * SPLAT_NO_MEMORY.
  */

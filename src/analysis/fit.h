@@ -34,8 +34,8 @@ bool sp_fit_groups(const struct sp_tile_groups *tile, int64_t col0, int64_t col1
 bool sp_fit_intervals(const int32_t *low, const int32_t *high, int64_t row0, int64_t rows, int64_t tile_rows,
                       int64_t col0, int64_t col1, struct sp_fit *fit);
 
-/* The predicate of a tile's stretch as it is for a tile that begins `rows` rows after row0 and looks the same `columns`
- * columns on (alike.h). False when its numbers no longer fit. */
+/* The predicate of a tile's stretch as it is for a tile that begins `rows` rows after row0 and looks the same
+ * `columns` columns on (alike.h). False when its numbers no longer fit. */
 bool sp_fit_moved(const struct sp_fit *fit, int64_t rows, int64_t columns, const struct sp_tile_groups *tile,
                   struct sp_predicate *moved);
 

@@ -118,10 +118,10 @@ static struct sp_aff rank_of(struct lattice_source *s, struct sp_row_eval *eval,
     return sp_add(sp_mulc(sp_floordiv(eval, t, n0), c), within);
 }
 
-/* A block of more than a grid row in a zone some of whose ranks hold nothing: what it has of its first grid row, of the
- * rows between, and of its last. */
-static void deal_in_strip(struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff begin, struct sp_aff end,
-                          int64_t zone)
+/* A block of more than a grid row in a zone some of whose ranks hold nothing: what it has of its first grid row, of
+ * the rows between, and of its last. */
+static void deal_in_strip(struct lattice_source *s, struct sp_row_eval *eval, struct sp_aff begin,
+                          struct sp_aff end, int64_t zone)
 {
     const int64_t n0 = s->columns.n0, c = s->columns.c;
     const struct sp_strip strip = sp_view_strip(&s->columns, zone);

@@ -21,7 +21,8 @@ struct sp_part {
 };
 
 /* *made becomes the part as an ACSR of row positions x column positions, or NULL when these views do not suit it:
- * rows of bits, rows that fall into too many pieces, or keys beyond a column view that is shorter than they. SPLAT_NO_MEMORY. */
+ * rows of bits, rows that fall into too many pieces, or keys beyond a column view that is shorter than they.
+ * SPLAT_NO_MEMORY. */
 enum splat_status sp_lattice_acsr(const splat_acsr *acsr, const struct sp_view *rows, const struct sp_view *columns,
                                   const struct sp_part *part, splat_acsr **made);
 

@@ -188,12 +188,12 @@ struct sp_tune_row {
     int16_t max_dim;           /* serves head dims up to this: max(head_dim, value_dim) */
     int16_t rows, cols, warps; /* warps: of a block; a Hopper block has 4 for every 64 rows and 4 more */
     int16_t blocks_per_sm;
-    int16_t use;         /* enum sp_row_use */
-    float full_ns;       /* one FULL tile of dimension max_dim on one block slot, all slots busy */
-    float partial_ns;    /* extra for PARTIAL, affine predicate */
-    float periodic_ns;   /* extra for PARTIAL, periodic predicate */
-    float bits_ns;       /* extra for PARTIAL, bitmask or table */
-    float row_ns;        /* prologue and epilogue of one row tile */
+    int16_t use;       /* enum sp_row_use */
+    float full_ns;     /* one FULL tile of dimension max_dim on one block slot, all slots busy */
+    float partial_ns;  /* extra for PARTIAL, affine predicate */
+    float periodic_ns; /* extra for PARTIAL, periodic predicate */
+    float bits_ns;     /* extra for PARTIAL, bitmask or table */
+    float row_ns;      /* prologue and epilogue of one row tile */
 };
 
 struct sp_tune_table {

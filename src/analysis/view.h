@@ -14,10 +14,10 @@
  * tiles never straddle zones; positions between a zone's last token and the next zone hold nothing. A mask under
  * views is a mask of positions, and everything after the views (tiles, segments, predicates) speaks of positions.
  *
- * Where n0 does not divide the length, the last grid row is not complete. Zones that end before its end have a rank more
- * for each column. The zone that its end cuts comes twice: once with that row, holding the columns before the end, and
- * once without, holding the others. Its other ranks hold nothing, so that every zone is a box of one of two grids, of n0
- * columns and the whole rows, or of the columns before the end and one row more.
+ * Where n0 does not divide the length, the last grid row is not complete. Zones that end before its end have a rank
+ * more for each column. The zone that its end cuts comes twice: once with that row, holding the columns before the
+ * end, and once without, holding the others. Its other ranks hold nothing, so that every zone is a box of one of
+ * two grids, of n0 columns and the whole rows, or of the columns before the end and one row more.
  */
 #ifndef SP_VIEW_H
 #define SP_VIEW_H
@@ -39,7 +39,8 @@ bool sp_view_fits(const struct sp_view *view);
 
 int64_t sp_view_positions(const struct sp_view *view);
 
-/* A zone's place in the grid: rank 0 is in column `x`; its tokens are in columns [begin, end) of `rows` grid rows. */
+/* A zone's place in the grid: rank 0 is in column `x`; its tokens are in columns [begin, end) of `rows` grid rows.
+ */
 struct sp_strip {
     int64_t x, begin, end, rows;
 };

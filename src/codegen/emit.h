@@ -21,7 +21,8 @@ enum splat_status sp_emit_wgmma(const struct sp_spec *spec, struct sp_strbuf *ou
 /* Appends the warpgroup product of a layer's Hopper kernel: wgmma_step. */
 void sp_emit_kron_wgmma(const struct sp_kron_hopper *spec, struct sp_strbuf *out);
 
-/* How much a Hopper kernel has in shared memory at once: items' q, and tiles' k and v. As much as fits, up to 2 and 3. */
+/* How much a Hopper kernel has in shared memory at once: items' q, and tiles' k and v. As much as fits, up to 2
+ * and 3. */
 struct sp_stages {
     int q, kv;
 };

@@ -12,8 +12,9 @@
 
 /* ---- What fills the regions ---- */
 
-/* Registers of a thread, of a warpgroup that multiplies and of the producer's: reallocated among a block's warpgroups, so
- * that together they must not exceed the block's share of the 65536 of a multiprocessor. Wide results want more. */
+/* Registers of a thread, of a warpgroup that multiplies and of the producer's: reallocated among a block's
+ * warpgroups, so that together they must not exceed the block's share of the 65536 of a multiprocessor. Wide
+ * results want more. */
 static void write_registers(const struct sp_spec *spec, struct sp_strbuf *out)
 {
     static const struct {

@@ -28,17 +28,17 @@ static int64_t mask_bytes(const struct sp_spec *spec)
     return words > predicate ? words : predicate;
 }
 
-/* The layout of attention_sm90.cuh: q of one or two items, stages of k and of v, twice as many tiles' masks and records,
- * items' records, what is left for later, barriers and flags, and what rounding up to 1024 may take. */
+/* The layout of attention_sm90.cuh: q of one or two items, stages of k and of v, twice as many tiles' masks and
+ * records, items' records, what is left for later, barriers and flags, and what rounding up to 1024 may take. */
 static int64_t hopper_bytes(const struct sp_spec *spec, struct sp_stages stages)
 {
     int64_t head = (spec->head_dim + 63) / 64 * 128, value = (spec->value_dim + 63) / 64 * 128, kv = stages.kv;
-    return stages.q * spec->tile_rows * head + kv * spec->tile_cols * (head + value) + 2 * kv * (mask_bytes(spec) + 16) +
-           4 * 48 + 4 * 8 + 8 + 8 * 24 + 4 * 4 * 3 + 1024;
+    return stages.q * spec->tile_rows * head + kv * spec->tile_cols * (head + value) +
+           2 * kv * (mask_bytes(spec) + 16) + 4 * 48 + 4 * 8 + 8 + 8 * 24 + 4 * 4 * 3 + 1024;
 }
 
-/* Blocks share what a multiprocessor has, each with a kilobyte that the system takes. Three warpgroups hide what a third
- * stage would, and finding the stage of a tile costs them more. */
+/* Blocks share what a multiprocessor has, each with a kilobyte that the system takes. Three warpgroups hide what a
+ * third stage would, and finding the stage of a tile costs them more. */
 struct sp_stages sp_spec_stages(const struct sp_spec *spec)
 {
     static const struct sp_stages wanted[] = {{2, 3}, {2, 2}, {1, 2}};
@@ -96,13 +96,13 @@ static enum splat_status check_shape(const struct sp_spec *spec)
 {
     int rows = spec->tile_rows, cols = spec->tile_cols, warps = spec->warps;
     if (spec->op != SPLAT_OP_ATTENTION) {
-        if (spec->family != SP_FAMILY_PORTABLE || (rows != 16 * warps && rows != 32 * warps) || warps > 8 || cols < 32 || cols > 64 ||
-            cols % 32 != 0 || rows > 2 * cols)
-            return sp_fail(
-                SPLAT_UNSUPPORTED,
-                "tile %dx%d with %d warps; operators on values take 16 or 32 rows a warp, at most 8 warps, 32 or 64 "
-                "columns, and at most twice as many rows as columns",
-                rows, cols, warps);
+        if (spec->family != SP_FAMILY_PORTABLE || (rows != 16 * warps && rows != 32 * warps) || warps > 8 ||
+            cols < 32 || cols > 64 || cols % 32 != 0 || rows > 2 * cols)
+            return sp_fail(SPLAT_UNSUPPORTED,
+                           "tile %dx%d with %d warps; operators on values take 16 or 32 rows a warp, at most 8 "
+                           "warps, 32 or 64 "
+                           "columns, and at most twice as many rows as columns",
+                           rows, cols, warps);
         return SPLAT_OK;
     }
     if (spec->family == SP_FAMILY_HOPPER) {
@@ -116,10 +116,11 @@ static enum splat_status check_shape(const struct sp_spec *spec)
                 "up to 256, and 4 warps for every 64 rows and 4 more",
                 rows, cols, warps);
         if (spec->blocks_per_sm < (rows == 64 ? 2 : 1) || spec->blocks_per_sm > (rows == 64 ? 3 : 1))
-            return sp_fail(SPLAT_UNSUPPORTED,
-                           "blocks_per_sm is %d with %d rows; the Hopper kernel's registers are dealt for 2 or 3 blocks of "
-                           "64 rows, or one of more",
-                           (int)spec->blocks_per_sm, rows);
+            return sp_fail(
+                SPLAT_UNSUPPORTED,
+                "blocks_per_sm is %d with %d rows; the Hopper kernel's registers are dealt for 2 or 3 blocks of "
+                "64 rows, or one of more",
+                (int)spec->blocks_per_sm, rows);
         return SPLAT_OK;
     }
     if (warps != 4 && warps != 8)

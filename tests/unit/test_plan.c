@@ -22,8 +22,8 @@ static splat_plan *plan_of(const splat_mask *mask, const splat_options *options)
 
 /* ---- Walking a plan's tables ---- */
 
-/* The token at a position of a view, or -1: token n0*y + x is in zone x / c at rank c*y + x % c; where the last grid
- * row ends within a zone, tokens in columns beyond its end are one zone further. */
+/* The token at a position of a view, or -1: token n0*y + x is in zone x / c at rank c*y + x % c; where the last
+ * grid row ends within a zone, tokens in columns beyond its end are one zone further. */
 static int64_t token_at(const struct sp_view *view, int64_t position)
 {
     const int64_t n0 = view->n0, c = view->c, rest = view->len % n0, zone = position / view->pitch;
@@ -36,8 +36,8 @@ static int64_t token_at(const struct sp_view *view, int64_t position)
     return -1;
 }
 
-/* Whether ranks of a row tile hold nothing because the last grid row's end cuts its zone. These rows allow nothing, so
- * that no tile of theirs is FULL. */
+/* Whether ranks of a row tile hold nothing because the last grid row's end cuts its zone. These rows allow nothing,
+ * so that no tile of theirs is FULL. */
 static bool row_holes(const struct sp_pass *pass, int64_t row0, int64_t rows)
 {
     const struct sp_view *view = &pass->row_view;
