@@ -20,6 +20,10 @@
 
 enum {
     HEADS = 2,          /* of q, and one of k and v */
+    FOLDED_HEADS = 4,   /* likewise, where heads share row tiles */
+    FEW_ROWS = 21,      /* of the second mask: so few that heads share row tiles, */
+    MORE_ROWS = 85,     /* and so many that they do not */
+    LONG_TILES = 16,    /* column tiles of the second mask: so many that row tiles come in parts */
     NONZERO = 6,        /* elements of a query, 2 or -2: scores are from -12 to 12 */
     RAGGED = 37,        /* rows of the last row tile */
     HIDDEN = 5,         /* keys behind all that a row may see */
@@ -65,16 +69,30 @@ enum splat_status sp_selfcheck_mask(const struct sp_spec *spec, splat_mask **mas
     return status;
 }
 
+/* A few queries and many keys, of which the last are hidden. */
+enum splat_status sp_selfcheck_long_mask(const struct sp_spec *spec, splat_mask **mask)
+{
+    const int seen = LONG_TILES * spec->tile_cols + RAGGED, keys = seen + HIDDEN;
+    char text[128];
+    if (spec->predicate_mask >> SP_PRED_BITS & 1)
+        snprintf(text, sizeof text, "cols(0, %d) & (causal & window(%d, 0) | strided(5))", seen, seen / 2);
+    else
+        snprintf(text, sizeof text, "cols(0, %d)", seen);
+    return splat_mask_from_expression(text, spec->fold ? FEW_ROWS : MORE_ROWS, keys, SPLAT_ALIGN_BOTTOM_RIGHT, mask);
+}
+
 /* ---- The problem ---- */
 
 struct problem {
     splat_kernel *kernel; /* the function, with a plan and tables of its own */
-    int64_t rows, keys, dim, value_dim;
+    splat_plan *cpu_plan; /* for the CPU engine, where the kernel's is not for it */
+    int64_t heads, rows, keys, dim, value_dim;
     enum splat_dtype dtype;
     /* Host memory: q, k, v; what the CPU gives, o and lse; what the device gives. Device memory: the first two. */
     unsigned char *host;
     sp_cu_pointer device;
     size_t k_at, v_at, o_at, lse_at, bytes; /* of q, k, v, o, lse */
+    size_t workspace_bytes;                 /* behind them on the device */
 };
 
 static size_t rounded(size_t bytes)
@@ -90,41 +108,63 @@ static enum splat_status plan_whole(const splat_mask *mask, const splat_options 
     return splat_plan_create(mask, &many, plan);
 }
 
-/* The small kernel: all that splat_compile makes but for the module, which is not its own. */
-static enum splat_status make_kernel(const splat_kernel *from, const struct sp_source *source, splat_kernel **made)
+/* Whether the kernel is tried on the second mask, with row tiles shared by heads or in parts as its own are. */
+static int is_long(const struct sp_spec *spec)
 {
-    struct sp_spec spec, own;
+    return spec->fold || spec->split;
+}
+
+/* Plans of the small kernel: `longer`: of the second mask. */
+static enum splat_status make_plans(struct problem *p, const struct sp_spec *spec, int longer)
+{
+    splat_kernel *kernel = p->kernel;
     splat_mask *mask = NULL;
-    splat_plan *plan;
+    enum splat_status status = longer ? sp_selfcheck_long_mask(spec, &mask) : sp_selfcheck_mask(spec, &mask);
+    if (status == SPLAT_OK && spec->split && longer)
+        status = splat_plan_create(mask, &kernel->options, &kernel->plan);
+    else if (status == SPLAT_OK)
+        status = plan_whole(mask, &kernel->options, &kernel->plan);
+    if (status == SPLAT_OK && longer) {
+        splat_options options = kernel->options;
+        options.device = SPLAT_DEVICE_CPU, options.tile_rows = options.tile_cols = 0;
+        status = splat_plan_create(mask, &options, &p->cpu_plan);
+    }
+    splat_mask_destroy(mask);
+    return status;
+}
+
+/* The small kernel: all that splat_compile makes but for the module, which is not its own. */
+static enum splat_status make_kernel(const splat_kernel *from, const struct sp_source *source,
+                                     const struct sp_spec *spec, int longer, struct problem *p)
+{
+    struct sp_spec own;
     splat_kernel *kernel = calloc(1, sizeof *kernel);
-    *made = kernel;
+    p->kernel = kernel;
     if (!kernel)
         return sp_no_memory("a kernel's self-check", sizeof *kernel);
+    p->heads = longer && spec->fold ? FOLDED_HEADS : HEADS;
     kernel->refs = 1;
     kernel->options = from->options;
-    kernel->options.batch = 1, kernel->options.heads = HEADS, kernel->options.kv_heads = 1;
+    kernel->options.batch = 1, kernel->options.heads = p->heads;
+    kernel->options.kv_heads = 1;
     kernel->options.tile_rows = from->plan->tile_rows, kernel->options.tile_cols = from->plan->tile_cols;
     kernel->options.layout = 1;
     kernel->device = SPLAT_DEVICE_GPU;
     kernel->driver = from->driver;
     kernel->cu_context = from->cu_context;
     kernel->function = from->function;
+    kernel->combine = from->combine;
     kernel->l2_bytes = from->l2_bytes;
     kernel->multiprocessors = MULTIPROCESSORS;
-    enum splat_status status = sp_spec_make(from->plan, &from->options, from->options.arch, &spec);
-    if (status == SPLAT_OK)
-        status = sp_selfcheck_mask(&spec, &mask);
-    if (status == SPLAT_OK)
-        status = plan_whole(mask, &kernel->options, &plan);
-    splat_mask_destroy(mask);
+    enum splat_status status = make_plans(p, spec, longer);
     if (status != SPLAT_OK)
         return status;
     /* A shape may stand in the tune table for two families, and tiles do not depend on it. */
-    plan->tune_row = from->plan->tune_row;
-    kernel->plan = plan;
-    status = sp_spec_make(plan, &kernel->options, from->options.arch, &own);
-    if (status == SPLAT_OK && (own.predicate_mask & ~spec.predicate_mask || own.lattice || own.merge || own.fold ||
-                               own.split || own.mask_map != spec.mask_map || own.family != spec.family))
+    kernel->plan->tune_row = from->plan->tune_row;
+    status = sp_spec_make(kernel->plan, &kernel->options, from->options.arch, &own);
+    if (status == SPLAT_OK &&
+        (own.predicate_mask & ~spec->predicate_mask || own.lattice || own.merge || own.mask_map != spec->mask_map ||
+         own.family != spec->family || own.fold != (longer && spec->fold) || own.split != (longer && spec->split)))
         status = sp_fail(SPLAT_INTERNAL, "the self-check's plan wants another kernel than the one to be checked");
     return status == SPLAT_OK ? sp_kernel_tables(kernel, source) : status;
 }
@@ -155,7 +195,7 @@ static void fill_inputs(const struct problem *p)
     const uint16_t twos[2] = {narrow(p->dtype, 2.0f), narrow(p->dtype, -2.0f)},
                    ones[2] = {narrow(p->dtype, 1.0f), narrow(p->dtype, -1.0f)};
     uint64_t state = 1;
-    for (int64_t row = 0; row < HEADS * p->rows; row++)
+    for (int64_t row = 0; row < p->heads * p->rows; row++)
         for (int n = 0; n < NONZERO; n++)
             q[row * p->dim + draw(&state) % p->dim] = twos[draw(&state) & 1];
     for (int64_t at = 0; at < p->keys * p->dim; at++)
@@ -168,19 +208,22 @@ static void fill_inputs(const struct problem *p)
     v[(hidden + 1) * p->value_dim] = narrow(p->dtype, INFINITY);
 }
 
-static enum splat_status make_problem(const splat_kernel *from, const struct sp_source *source, struct problem *p)
+static enum splat_status make_problem(const splat_kernel *from, const struct sp_source *source,
+                                      const struct sp_spec *spec, int longer, struct problem *p)
 {
-    enum splat_status status = make_kernel(from, source, &p->kernel);
+    enum splat_status status = make_kernel(from, source, spec, longer, p);
+    if (status == SPLAT_OK)
+        status = splat_workspace_bytes(p->kernel, 1, p->heads, &p->workspace_bytes);
     if (status != SPLAT_OK)
         return status;
     p->rows = p->kernel->plan->q_len, p->keys = p->kernel->plan->kv_len;
     p->dim = from->options.head_dim, p->value_dim = from->options.value_dim;
     p->dtype = from->options.dtype;
-    p->k_at = rounded((size_t)(HEADS * p->rows * p->dim) * sizeof(uint16_t));
+    p->k_at = rounded((size_t)(p->heads * p->rows * p->dim) * sizeof(uint16_t));
     p->v_at = p->k_at + rounded((size_t)(p->keys * p->dim) * sizeof(uint16_t));
     p->o_at = p->v_at + rounded((size_t)(p->keys * p->value_dim) * sizeof(uint16_t));
-    p->lse_at = p->o_at + rounded((size_t)(HEADS * p->rows * p->value_dim) * sizeof(uint16_t));
-    p->bytes = p->lse_at + rounded((size_t)(HEADS * p->rows) * sizeof(float));
+    p->lse_at = p->o_at + rounded((size_t)(p->heads * p->rows * p->value_dim) * sizeof(uint16_t));
+    p->bytes = p->lse_at + rounded((size_t)(p->heads * p->rows) * sizeof(float));
     const size_t host_bytes = p->bytes + (p->bytes - p->o_at);
     if (!(p->host = calloc(1, host_bytes)))
         return sp_no_memory("a kernel's self-check", host_bytes);
@@ -194,18 +237,22 @@ static splat_attention_args args_at(const struct problem *p, unsigned char *base
 {
     splat_attention_args args;
     splat_attention_args_init(&args);
-    args.heads = HEADS;
+    args.heads = p->heads;
     args.kv_heads = 1;
     args.q_len = p->rows;
     args.kv_len = p->keys;
-    args.q = splat_tensor_bhsd(base, HEADS, p->rows, p->dim);
+    args.q = splat_tensor_bhsd(base, p->heads, p->rows, p->dim);
     args.k = splat_tensor_bhsd(base + p->k_at, 1, p->keys, p->dim);
     args.v = splat_tensor_bhsd(base + p->v_at, 1, p->keys, p->value_dim);
-    args.o = splat_tensor_bhsd(base + p->o_at, HEADS, p->rows, p->value_dim);
+    args.o = splat_tensor_bhsd(base + p->o_at, p->heads, p->rows, p->value_dim);
     args.lse = (float *)(void *)(base + p->lse_at);
     args.lse_head_stride = p->rows;
-    args.lse_batch_stride = HEADS * p->rows;
+    args.lse_batch_stride = p->heads * p->rows;
     args.scale = SCALE;
+    if (p->workspace_bytes) {
+        args.workspace = base + p->bytes;
+        args.workspace_bytes = p->workspace_bytes;
+    }
     return args;
 }
 
@@ -214,12 +261,12 @@ static enum splat_status run_on_device(struct problem *p)
 {
     const struct sp_driver *driver = p->kernel->driver;
     sp_cu_stream stream = NULL;
-    sp_cu_result result = driver->memory_alloc(&p->device, p->bytes);
+    sp_cu_result result = driver->memory_alloc(&p->device, p->bytes + p->workspace_bytes);
     if (result != 0)
         p->device = 0;
     if (result == SP_CU_OUT_OF_MEMORY)
         return sp_fail(SPLAT_NO_MEMORY, "no device memory for a kernel's self-check: %zu bytes were asked for",
-                       p->bytes);
+                       p->bytes + p->workspace_bytes);
     enum splat_status status = sp_driver_check(driver, result, "cuMemAlloc");
     if (status == SPLAT_OK)
         status = sp_driver_check(driver, driver->copy_to_device(p->device, p->host, p->o_at), "cuMemcpyHtoD");
@@ -248,7 +295,7 @@ static enum splat_status run_on_device(struct problem *p)
 static enum splat_status run_on_cpu(struct problem *p)
 {
     splat_attention_args args = args_at(p, p->host);
-    return sp_cpu_run(p->kernel->plan, &p->kernel->options, &args, 1);
+    return sp_cpu_run(p->cpu_plan ? p->cpu_plan : p->kernel->plan, &p->kernel->options, &args, 1);
 }
 
 /* ---- The comparison ---- */
@@ -282,14 +329,14 @@ static enum splat_status compare(const struct problem *p)
     const float *want_lse = (const float *)(const void *)(want_at + (p->lse_at - p->o_at)),
                 *got_lse = (const float *)(const void *)(got_at + (p->lse_at - p->o_at));
     char element[96];
-    for (int64_t row = 0; row < HEADS * p->rows; row++) {
+    for (int64_t row = 0; row < p->heads * p->rows; row++) {
         const double want = (double)want_lse[row], got = (double)got_lse[row];
         if (isinf(want) ? got != want : !(fabs(got - want) <= LSE_TOLERANCE)) {
             snprintf(element, sizeof element, "lse[head %d][row %d]", (int)(row / p->rows), (int)(row % p->rows));
             return fail(p, element, got, want, isinf(want) ? 0.0 : LSE_TOLERANCE);
         }
     }
-    for (int64_t at = 0; at < HEADS * p->rows * p->value_dim; at++) {
+    for (int64_t at = 0; at < p->heads * p->rows * p->value_dim; at++) {
         const int64_t row = at / p->value_dim;
         const double want = (double)widen(p->dtype, want_o[at]), got = (double)widen(p->dtype, got_o[at]);
         const double limit = isinf(want_lse[row]) ? 0.0 : step * fabs(want) + 1e-5;
@@ -302,10 +349,11 @@ static enum splat_status compare(const struct problem *p)
     return SPLAT_OK;
 }
 
-enum splat_status sp_selfcheck(const splat_kernel *kernel, const struct sp_source *source)
+static enum splat_status try_problem(const splat_kernel *kernel, const struct sp_source *source,
+                                     const struct sp_spec *spec, int longer)
 {
     struct problem p = {.kernel = NULL};
-    enum splat_status status = make_problem(kernel, source, &p);
+    enum splat_status status = make_problem(kernel, source, spec, longer, &p);
     if (status == SPLAT_OK)
         status = run_on_cpu(&p);
     if (status == SPLAT_OK)
@@ -317,6 +365,19 @@ enum splat_status sp_selfcheck(const splat_kernel *kernel, const struct sp_sourc
     if (p.device)
         kernel->driver->memory_free(p.device);
     splat_kernel_destroy(p.kernel);
+    splat_plan_destroy(p.cpu_plan);
     free(p.host);
+    return status;
+}
+
+/* A text for shared row tiles takes no plan without them; one for parts takes both. */
+enum splat_status sp_selfcheck(const splat_kernel *kernel, const struct sp_source *source)
+{
+    struct sp_spec spec;
+    enum splat_status status = sp_spec_make(kernel->plan, &kernel->options, kernel->options.arch, &spec);
+    if (status == SPLAT_OK && !spec.fold)
+        status = try_problem(kernel, source, &spec, 0);
+    if (status == SPLAT_OK && is_long(&spec))
+        status = try_problem(kernel, source, &spec, 1);
     return status;
 }

@@ -2,7 +2,8 @@
 //
 // For every row of the tune tables and each set of predicates that its kernels are built with: the check passes on
 // the generated text, and its masks have every predicate of the set, wholly allowed tiles and rows that see
-// nothing. Likewise for kernels with maps, views and several launches. Of texts with a fault the check must say so.
+// nothing. Likewise for kernels with maps, views and several launches, and for those whose heads share row tiles or whose row
+// tiles come in parts. Of texts with a fault the check must say so.
 //
 //   run_selfcheck [WORD]     those with WORD in their names
 #include <cstdio>
@@ -40,6 +41,7 @@ struct Kernel_case {
     const char *mask; // decides predicates, views and launches; two, for two heads, when it has a ';'
     int layout;
     const Edit *edit; // or nullptr
+    int q_len = 256, kv_len = 256, heads = 2, kv_heads = 2, batch = 4096; // decide whether row tiles are shared or come in parts
 };
 
 static void need(enum splat_status status, const Kernel_case &given)
@@ -111,7 +113,8 @@ static splat_mask *make_mask(const Kernel_case &given)
     splat_mask *masks[2] = {}, *map = nullptr;
     const std::string text = given.mask;
     const size_t middle = text.find(';');
-    need(splat_mask_from_expression(text.substr(0, middle).c_str(), 256, 256, SPLAT_ALIGN_BOTTOM_RIGHT, &masks[0]),
+    need(splat_mask_from_expression(text.substr(0, middle).c_str(), given.q_len, given.kv_len, SPLAT_ALIGN_BOTTOM_RIGHT,
+                                    &masks[0]),
          given);
     if (middle == std::string::npos)
         return masks[0];
@@ -178,7 +181,7 @@ static int run_case(const Kernel_case &given)
     options.dtype = given.dtype;
     options.arch = given.arch;
     options.head_dim = given.dim;
-    options.heads = 2, options.batch = 4096;
+    options.heads = given.heads, options.kv_heads = given.kv_heads, options.batch = given.batch;
     const sp_tune_row &row = sp_tune_table_for(given.arch)->rows[given.tune_row];
     options.tile_rows = row.rows, options.tile_cols = row.cols;
     options.layout = given.layout;
@@ -189,15 +192,18 @@ static int run_case(const Kernel_case &given)
     kernel.plan->tune_row = given.tune_row;
     need(sp_spec_make(kernel.plan, &kernel.options, given.arch, &spec), given);
     need(sp_source_make(&spec, &source), given);
-    const std::string missing = find_missing(spec, kernel.options);
+    const std::string missing = spec.fold ? "" : find_missing(spec, kernel.options);
     if (!missing.empty()) {
         printf("the check's masks have no%s\n", missing.c_str());
         return 1;
     }
 
     std::string words;
+    std::vector<std::string> entries = {source.entry};
+    if (source.combine[0])
+        entries.push_back(source.combine);
     const std::string object = compile_kernel(edited(std::string(source.text.text, source.text.size), given.edit),
-                                              {source.entry}, "-O1", &words);
+                                              entries, "-O1", &words);
     if (object.empty()) {
         printf("the kernel does not compile\n%s\n", words.c_str());
         return 1;
@@ -205,9 +211,11 @@ static int run_case(const Kernel_case &given)
     alarm(SECONDS);
     const sp_driver driver = driver_with_memory();
     Running running = {load_kernel(object, 0), spec.blocks_per_sm, 1, Grid::GIVEN};
+    Running combine = {source.combine[0] ? load_kernel(object, 1) : nullptr, 1, 1, Grid::GIVEN};
     kernel.device = SPLAT_DEVICE_GPU;
     kernel.driver = &driver;
     kernel.function = function_of(&running);
+    kernel.combine = function_of(&combine);
     kernel.l2_bytes = 50 << 20;
     forget_buffers();
     catch_signals(object.c_str());
@@ -260,6 +268,17 @@ static const Edit hopper_edits[] = {
     {"fault: period ends one late", "void mask_periodic(", "at -= at >= stride", "at -= at > stride"},
 };
 
+static const Edit folded_edits[] = {
+    {"fault: results of the head beside", "sp_i64 o_offset(", "owner.head * args.o_head", "(owner.head ^ 1) * args.o_head"},
+    {"fault: lse of the head beside", "sp_i64 lse_offset(", "owner.head * args.lse_head", "(owner.head ^ 1) * args.lse_head"},
+};
+
+static const Edit parts_edits[] = {
+    {"fault: combines a part too few", "splat_combine(const", "part < split.parts; part += COMBINE_WARPS",
+     "part + 1 < split.parts; part += COMBINE_WARPS"},
+    {"fault: combined weights not divided", "splat_combine(const", "1.0f / total", "1.0f"},
+};
+
 static std::string shape_name(enum splat_arch arch, int row, int dim, const char *what)
 {
     const sp_tune_row &shape = sp_tune_table_for(arch)->rows[row];
@@ -310,6 +329,22 @@ static std::vector<Kernel_case> all_cases()
                          SPLAT_BF16, kind.mask, kind.layout, nullptr});
         cases.push_back({shape_name(SPLAT_ARCH_SM80, portable, 64, kind.name), SPLAT_ARCH_SM80, portable, 64,
                          SPLAT_FP16, kind.mask, kind.layout, nullptr});
+    }
+    const auto shared = [&](const char *what, const char *mask, enum splat_arch arch, int q_len, int kv_len, int kv_heads,
+                            int batch, const Edit *edit) {
+        const int row = arch == SPLAT_ARCH_SM80 ? portable : hopper;
+        cases.push_back({shape_name(arch, row, 64, what), arch, row, 64, arch == SPLAT_ARCH_SM80 ? SPLAT_FP16 : SPLAT_BF16, mask,
+                         1, edit, q_len, kv_len, 8, kv_heads, batch});
+    };
+    for (const auto arch : {SPLAT_ARCH_SM90A, SPLAT_ARCH_SM80}) {
+        shared("folded", AFFINE, arch, 1, 300, 1, 4096, nullptr);
+        shared("folded-all", ALL, arch, 4, 300, 1, 4096, nullptr);
+        shared("parts", AFFINE, arch, 100, 8192, 8, 1, nullptr);
+        shared("folded-parts", AFFINE, arch, 1, 8192, 1, 1, nullptr);
+        for (const Edit &edit : folded_edits)
+            shared(edit.name, AFFINE, arch, 1, 300, 1, 4096, &edit);
+        for (const Edit &edit : parts_edits)
+            shared(edit.name, AFFINE, arch, 100, 8192, 8, 1, &edit);
     }
     for (const Edit &edit : portable_edits)
         cases.push_back({shape_name(SPLAT_ARCH_SM80, portable, 64, edit.name), SPLAT_ARCH_SM80, portable, 64,
