@@ -592,12 +592,16 @@ __device__ __forceinline__ Place place_of(const sp_launch_view &view, int positi
 {
     const int zone = position / view.pitch;
     Place place;
-    const int columns = 1 << view.c_log2;
     place.x = zone << view.c_log2;
     place.y = (position - zone * view.pitch) >> view.c_log2;
-    place.longer = place.x < view.rest;
-    if (CUT_ZONES && !place.longer && view.rest & (columns - 1))
-        place.x -= columns; // the zone cut by the end of the last row comes twice
+    if constexpr (CUT_ZONES) {
+        const int columns = 1 << view.c_log2;
+        place.longer = place.x < view.rest;
+        if (!place.longer && view.rest & (columns - 1))
+            place.x -= columns; // the zone cut by the end of the last row comes twice
+    } else {
+        place.longer = place.x + (1 << view.c_log2) <= view.rest;
+    }
     return place;
 }
 
@@ -605,8 +609,10 @@ __device__ __forceinline__ Place place_of(const sp_launch_view &view, int positi
 __device__ __forceinline__ int token_of(const sp_launch_view &view, const Place &place, int row)
 {
     const int x = place.x + (row & ((1 << view.c_log2) - 1));
-    const bool here = CUT_ZONES ? (x < view.rest) == place.longer : x < view.n0;
-    return here ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
+    if constexpr (CUT_ZONES)
+        return (x < view.rest) == place.longer ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
+    else
+        return x < view.n0 ? view.n0 * (place.y + (row >> view.c_log2)) + x : 0x7fffffff;
 }
 
 // The query of row `row` of a row tile.
@@ -817,12 +823,10 @@ __device__ __forceinline__ void apply_predicate(int kind, const MaskTile &tile, 
 
 // ---- Running softmax ----
 
-// Turns scores into weights exp(scale * (s - max)), brings the sums so far to the new maximum, and gives the factors
-// that do the same for the outputs. The maximum is of raw scores. A row with nothing allowed yet has maximum -inf; 0 stands for it in the exponents, so
-// that its weights and its factor are exp(-inf) = 0 and not exp(-inf + inf). `row_sum` is this thread's part of the
-// sum.
-__device__ __forceinline__ void softmax(Scores &s, RowValues &row_max, RowValues &row_sum, RowValues &factors,
-                                        float scale_log2)
+// Raises the maxima, of raw scores, to those of a tile's, and gives the factors that bring sums and outputs so far to them. A row
+// with nothing allowed yet has maximum -inf; 0 stands for it in the exponents, so that its weights and its factor are exp(-inf) = 0
+// and not exp(-inf + inf).
+__device__ __forceinline__ void raise_maxima(const Scores &s, RowValues &row_max, RowValues &factors, float scale_log2)
 {
 #pragma unroll
     for (int b = 0; b < ROW_BLOCKS; ++b)
@@ -834,9 +838,22 @@ __device__ __forceinline__ void softmax(Scores &s, RowValues &row_max, RowValues
                 top = fmaxf(top, fmaxf(s[b][block][2 * half], s[b][block][2 * half + 1]));
             top = fmaxf(top, shuffle_xor(top, 1));
             top = fmaxf(top, shuffle_xor(top, 2));
-            const float bias = top == -infinity() ? 0.0f : -top * scale_log2;
-            const float factor = exp2_approx(fmaf(row_max[b][half], scale_log2, bias));
-            float sum = row_sum[b][half] * factor;
+            factors[b][half] = exp2_approx(fmaf(row_max[b][half], scale_log2, top == -infinity() ? 0.0f : -top * scale_log2));
+            row_max[b][half] = top;
+        }
+}
+
+// Turns scores into weights exp(scale * (s - max)), and adds them to the sums so far times the factors. `row_sum` is this
+// thread's part of the sum.
+__device__ __forceinline__ void weigh(Scores &s, const RowValues &row_max, RowValues &row_sum, const RowValues &factors,
+                                      float scale_log2)
+{
+#pragma unroll
+    for (int b = 0; b < ROW_BLOCKS; ++b)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float bias = row_max[b][half] == -infinity() ? 0.0f : -row_max[b][half] * scale_log2;
+            float sum = row_sum[b][half] * factors[b][half];
 #pragma unroll
             for (int block = 0; block < COL_BLOCKS; ++block)
 #pragma unroll
@@ -845,8 +862,6 @@ __device__ __forceinline__ void softmax(Scores &s, RowValues &row_max, RowValues
                     x = exp2_approx(fmaf(x, scale_log2, bias));
                     sum += x;
                 }
-            factors[b][half] = factor;
-            row_max[b][half] = top;
             row_sum[b][half] = sum;
         }
 }
@@ -1488,7 +1503,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                     apply_predicate(kind, tile, s);
                 }
             RowValues factors;
-            softmax(s, row_max, row_sum, factors, args.scale_log2);
+            raise_maxima(s, row_max, factors, args.scale_log2);
+            weigh(s, row_max, row_sum, factors, args.scale_log2);
             rescale(o, factors);
             Weights p;
             pack_weights(s, p);
