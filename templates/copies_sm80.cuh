@@ -36,18 +36,11 @@ __device__ __forceinline__ const char *own_source(const char *rows, sp_i64 row_b
     return settle(rows + row * row_bytes + 16 * chunk);
 }
 
-// Where row `row` of a tile lies in shared memory, by default: among the rows in their order. Any other place is made by moving the bits
-// of the row's number, so that the place of a sum of rows without a bit in common is the sum of their places.
-__host__ __device__ constexpr int in_order(int row)
-{
-    return row;
-}
-
 // Starts copying rows first .. first + ROWS of a tensor to rows PITCH bytes apart; `source` is own_source of its
 // row 0. Its rows hold FILLED chunks; rows from `limit` on, and chunks from FILLED on, become zero (`anywhere` is a
 // valid address for them). Shares the chunks out like for_own_chunks; the source address moves on by additions, so
 // that no other need be kept.
-template <int ROWS, int CHUNKS, int FILLED, int PITCH, int (*PLACE)(int) = in_order>
+template <int ROWS, int CHUNKS, int FILLED, int PITCH>
 __device__ __forceinline__ void copy_rows(unsigned shared, const char *source, sp_i64 row_bytes, int first,
                                           int limit, const void *anywhere)
 {
@@ -60,13 +53,13 @@ __device__ __forceinline__ void copy_rows(unsigned shared, const char *source, s
 #pragma unroll
         for (int step = 0; step < ROWS; step += STEP) {
             const bool present = step < rows_left;
-            copy_async_chunk(shared + (PLACE(row) + PLACE(step)) * PITCH + 16 * chunk, present ? source : anywhere, present);
+            copy_async_chunk(shared + (row + step) * PITCH + 16 * chunk, present ? source : anywhere, present);
             source += STEP * row_bytes;
         }
 }
 
 // The same for the ROWS tokens of a tile at position `first` of a view; `rows` is the head's row 0.
-template <int ROWS, int CHUNKS, int FILLED, int PITCH, int (*PLACE)(int) = in_order>
+template <int ROWS, int CHUNKS, int FILLED, int PITCH>
 __device__ __forceinline__ void copy_lattice(unsigned shared, const char *rows, sp_i64 row_bytes,
                                              const sp_launch_view &view, int first, int limit, const void *anywhere)
 {
@@ -78,19 +71,19 @@ __device__ __forceinline__ void copy_lattice(unsigned shared, const char *rows, 
         for (int row = static_cast<int>(threadIdx.x) / COLUMNS; row < ROWS; row += STEP) {
             const int token = token_of(view, place, row);
             const bool present = token < limit && (CHUNKS == FILLED || chunk < FILLED);
-            copy_async_chunk(shared + PLACE(row) * PITCH + 16 * chunk,
+            copy_async_chunk(shared + row * PITCH + 16 * chunk,
                              present ? rows + token * row_bytes + 16 * chunk : anywhere, present);
         }
 }
 
 // One tile of queries, keys or values, under its view: `rows` is the head's row 0, or this thread's own_source of it without
 // views.
-template <int ROWS, int CHUNKS, int FILLED, int PITCH, int (*PLACE)(int) = in_order>
+template <int ROWS, int CHUNKS, int FILLED, int PITCH>
 __device__ __forceinline__ void copy_tile(unsigned shared, const char *rows, sp_i64 row_bytes,
                                           const sp_launch_view &view, int first, int limit, const void *anywhere)
 {
     if constexpr (LATTICE)
-        copy_lattice<ROWS, CHUNKS, FILLED, PITCH, PLACE>(shared, rows, row_bytes, view, first, limit, anywhere);
+        copy_lattice<ROWS, CHUNKS, FILLED, PITCH>(shared, rows, row_bytes, view, first, limit, anywhere);
     else
-        copy_rows<ROWS, CHUNKS, FILLED, PITCH, PLACE>(shared, rows, row_bytes, first, limit, anywhere);
+        copy_rows<ROWS, CHUNKS, FILLED, PITCH>(shared, rows, row_bytes, first, limit, anywhere);
 }

@@ -11,4 +11,4 @@ constexpr bool MASK_MAP = false;         // (batch, head) -> distinct mask is lo
 constexpr bool LATTICE = false;          // tiles may walk the sequence in other orders
 constexpr bool CUT_ZONES = false;        // the last grid row of a view ends within a zone
 constexpr unsigned PREDICATE_MASK = 0x4; // bit k: predicate kind k occurs (here: upper)
-constexpr int SHARED_BYTES = 108544;     // dynamic shared memory a block
+constexpr int SHARED_BYTES = 79872;      // dynamic shared memory a block

@@ -12,7 +12,6 @@ enum PredicateKind { PRED_NONE, PRED_LOWER, PRED_UPPER, PRED_BOUNDS, PRED_TABLE,
 constexpr bool HAS_PARTIAL = (PREDICATE_MASK & ~1u) != 0;
 constexpr bool HAS_TABLE = (PREDICATE_MASK >> PRED_TABLE & 1) != 0;
 constexpr bool HAS_BITS = (PREDICATE_MASK >> PRED_BITS & 1) != 0;
-constexpr bool HAS_PERIODIC = (PREDICATE_MASK >> PRED_PERIODIC & 1) != 0;
 
 // The plan's records, as src/analysis/plan.h has them.
 struct alignas(16) sp_row_tile {

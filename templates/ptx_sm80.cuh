@@ -41,12 +41,6 @@ __device__ __forceinline__ unsigned load_shared_u32(unsigned address)
     return value;
 }
 
-// The words at an address that is a multiple of 8.
-__device__ __forceinline__ void load_shared_u64(unsigned &low, unsigned &high, unsigned address)
-{
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(low), "=r"(high) : "r"(address) : "memory");
-}
-
 __device__ __forceinline__ void store_shared_u32(unsigned address, unsigned value)
 {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
@@ -60,44 +54,9 @@ __device__ __forceinline__ unsigned load_shared_u16(unsigned address)
     return value;
 }
 
-// The same where `word` has a bit of `bits`, and the address moves on by 2; else 0.
-__device__ __forceinline__ unsigned take_shared_u16(unsigned &address, unsigned word, unsigned bits)
-{
-    unsigned short value;
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 ".reg .b32 found;\n"
-                 "and.b32 found, %2, %3;\n"
-                 "setp.ne.u32 p, found, 0;\n"
-                 "mov.u16 %0, 0;\n"
-                 "@p ld.shared.u16 %0, [%1];\n"
-                 "@p add.u32 %1, %1, 2;\n"
-                 "}\n"
-                 : "=&h"(value), "+r"(address)
-                 : "r"(word), "r"(bits)
-                 : "memory");
-    return value;
-}
-
 __device__ __forceinline__ void store_shared_u16(unsigned address, unsigned value)
 {
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<unsigned short>(value)) : "memory");
-}
-
-// The same where `word` has a bit of `bits`, and the address moves on by 2; else nothing.
-__device__ __forceinline__ void put_shared_u16(unsigned &address, unsigned value, unsigned word, unsigned bits)
-{
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 ".reg .b32 found;\n"
-                 "and.b32 found, %2, %3;\n"
-                 "setp.ne.u32 p, found, 0;\n"
-                 "@p st.shared.u16 [%0], %1;\n"
-                 "@p add.u32 %0, %0, 2;\n"
-                 "}\n"
-                 : "+r"(address)
-                 : "h"(static_cast<unsigned short>(value)), "r"(word), "r"(bits)
-                 : "memory");
 }
 
 // Address a multiple of 16.
@@ -165,13 +124,6 @@ __device__ __forceinline__ void copy_async_chunk(unsigned shared, const void *gl
                  : "memory");
 }
 
-// The same for a chunk that is present.
-__device__ __forceinline__ void copy_async_whole(unsigned shared, const void *global)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(__cvta_generic_to_global(global))
-                 : "memory");
-}
-
 // Copies the first `bytes` of a chunk, 0 to 16, and writes zeros for the others, of which nothing is read. Both addresses are
 // multiples of 16.
 __device__ __forceinline__ void copy_async_part(unsigned shared, const void *global, int bytes)
@@ -230,12 +182,6 @@ __device__ __forceinline__ float shuffle_xor(float value, int mask)
 __device__ __forceinline__ unsigned shuffle_xor_u32(unsigned value, int mask)
 {
     return __shfl_xor_sync(0xffffffffu, value, mask);
-}
-
-// The value of lane `lane`, which each lane names for itself; all 32 lanes take part.
-__device__ __forceinline__ unsigned shuffle_from(unsigned value, int lane)
-{
-    return __shfl_sync(0xffffffffu, value, lane);
 }
 
 // Bit l is lane l's flag; all 32 lanes take part.
@@ -300,14 +246,6 @@ __device__ __forceinline__ float unpack_f16(unsigned pair, int e)
         : "=f"(x)
         : "r"(e ? pair >> 16 : pair & 0xffffu));
     return x;
-}
-
-// Four bytes of `low` (bytes 0 to 3) and `high` (4 to 7): digit n of the selector says which becomes byte n.
-__device__ __forceinline__ unsigned permute(unsigned low, unsigned high, unsigned selector)
-{
-    unsigned d;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(low), "r"(high), "r"(selector));
-    return d;
 }
 
 // Bits that are set.

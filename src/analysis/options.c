@@ -14,8 +14,6 @@ const struct sp_tune_table *sp_tune_table_of(enum splat_op op, enum splat_arch a
         return sp_tune_table_for(arch);
     if (op == SPLAT_OP_SDDMM || op == SPLAT_OP_SOFTMAX)
         return arch == SPLAT_ARCH_SM80 ? &sp_tune_sddmm_sm80 : &sp_tune_sddmm_h200;
-    if (op == SPLAT_OP_SPMM_TRANSPOSED)
-        return arch == SPLAT_ARCH_SM80 ? &sp_tune_spmm_t_sm80 : &sp_tune_spmm_t_h200;
     return arch == SPLAT_ARCH_SM80 ? &sp_tune_spmm_sm80 : &sp_tune_spmm_h200;
 }
 

@@ -9,6 +9,5 @@ extern const struct sp_tune_table sp_tune_h200;
 extern const struct sp_tune_table sp_tune_sm80;
 extern const struct sp_tune_table sp_tune_sddmm_h200, sp_tune_sddmm_sm80; /* and softmax */
 extern const struct sp_tune_table sp_tune_spmm_h200, sp_tune_spmm_sm80;
-extern const struct sp_tune_table sp_tune_spmm_t_h200, sp_tune_spmm_t_sm80;
 
 #endif

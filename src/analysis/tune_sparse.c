@@ -24,22 +24,11 @@ static const struct sp_tune_row sddmm_rows[] = {
     {PORTABLE, 256,  64,  32,  4,  2,    0,      1600,   400,   960,   640,  2200},
 };
 static const struct sp_tune_row spmm_rows[] = {
-    {PORTABLE,  64, 128,  64,  4,  2,    0,      1950,   325,   780,   520,  1500},
+    {PORTABLE,  64, 128,  64,  4,  3,    0,      1950,   325,   780,   520,  1500},
     {PORTABLE,  64,  64,  64,  4,  4,    0,      1300,   325,   780,   520,  1200},
     {PORTABLE,  64,  64,  32,  4,  4,    0,       800,   200,   480,   320,  1200},
     {PORTABLE, 128, 128,  64,  4,  2,    0,      2000,   500,  1200,   800,  2000},
     {PORTABLE, 128,  64,  64,  4,  3,    0,      1600,   400,   960,   640,  1600},
-    {PORTABLE, 128,  64,  32,  4,  3,    0,      1000,   250,   600,   400,  1600},
-    {PORTABLE, 256, 128,  64,  8,  1,    0,      2400,   600,  1440,   960,  3000},
-    {PORTABLE, 256,  64,  64,  4,  1,    0,      1800,   450,  1080,   720,  2200},
-    {PORTABLE, 256,  64,  32,  4,  2,    0,      1700,   425,  1020,   680,  2200},
-};
-static const struct sp_tune_row spmm_t_rows[] = {
-    {PORTABLE,  64, 128,  64,  4,  2,    0,      1950,   325,   780,   520,  1500},
-    {PORTABLE,  64,  64,  64,  4,  3,    0,      1300,   325,   780,   520,  1200},
-    {PORTABLE,  64,  64,  32,  4,  4,    0,       800,   200,   480,   320,  1200},
-    {PORTABLE, 128, 128,  64,  4,  2,    0,      2000,   500,  1200,   800,  2000},
-    {PORTABLE, 128,  64,  64,  4,  2,    0,      1600,   400,   960,   640,  1600},
     {PORTABLE, 128,  64,  32,  4,  3,    0,      1000,   250,   600,   400,  1600},
     {PORTABLE, 256, 128,  64,  8,  1,    0,      2400,   600,  1440,   960,  3000},
     {PORTABLE, 256,  64,  64,  4,  1,    0,      1800,   450,  1080,   720,  2200},
@@ -58,7 +47,5 @@ static const struct sp_tune_row spmm_t_rows[] = {
     }
 TABLE(sp_tune_sddmm_h200, "H200", 132, 4.26e+06, sddmm_rows);
 TABLE(sp_tune_spmm_h200, "H200", 132, 4.26e+06, spmm_rows);
-TABLE(sp_tune_spmm_t_h200, "H200", 132, 4.26e+06, spmm_t_rows);
 TABLE(sp_tune_sddmm_sm80, "A100", 108, 1.60e+06, sddmm_rows);
 TABLE(sp_tune_spmm_sm80, "A100", 108, 1.60e+06, spmm_rows);
-TABLE(sp_tune_spmm_t_sm80, "A100", 108, 1.60e+06, spmm_t_rows);

@@ -51,16 +51,18 @@ struct sp_stages sp_spec_stages(const struct sp_spec *spec)
 /* The layouts of sddmm_sm80.cuh and spmm_sm80.cuh. */
 static int64_t sparse_bytes(const struct sp_spec *spec)
 {
-    const int64_t rows = spec->tile_rows, cols = spec->tile_cols;
+    const int64_t rows = spec->tile_rows, cols = spec->tile_cols, lane_rows = rows / spec->warps / 8;
+    const int64_t notes = 32 * spec->warps * ((lane_rows * (cols / 32 + 1) + 4) / 4) * 16;
     const int64_t head_pitch = odd_chunks(2 * ((spec->head_dim + 15) / 16 * 16)),
                   value_pitch = odd_chunks(2 * spec->value_dim);
     switch (spec->op) {
     case SPLAT_OP_SDDMM:
         return (rows + 2 * cols) * head_pitch + rows * 2 * (cols + 8);
     case SPLAT_OP_SPMM:
-        return 2 * cols * value_pitch + rows * 576;
+        return 2 * cols * value_pitch + 2 * rows * 2 * (cols + 8) + notes;
     case SPLAT_OP_SPMM_TRANSPOSED:
-        return 3 * cols * (value_pitch + 2 * (rows + 8) + 4) + 3 * 4 * cols * spec->warps;
+        return 2 * cols * value_pitch + 2 * cols * 2 * (rows + 8) + 2 * 4 * cols + 2 * 4 * cols * spec->warps +
+               notes;
     case SPLAT_OP_SOFTMAX:
     case SPLAT_OP_ATTENTION:
         break;

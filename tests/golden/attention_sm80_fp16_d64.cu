@@ -136,12 +136,6 @@ __device__ __forceinline__ unsigned load_shared_u32(unsigned address)
     return value;
 }
 
-// The words at an address that is a multiple of 8.
-__device__ __forceinline__ void load_shared_u64(unsigned &low, unsigned &high, unsigned address)
-{
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(low), "=r"(high) : "r"(address) : "memory");
-}
-
 __device__ __forceinline__ void store_shared_u32(unsigned address, unsigned value)
 {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
@@ -155,44 +149,9 @@ __device__ __forceinline__ unsigned load_shared_u16(unsigned address)
     return value;
 }
 
-// The same where `word` has a bit of `bits`, and the address moves on by 2; else 0.
-__device__ __forceinline__ unsigned take_shared_u16(unsigned &address, unsigned word, unsigned bits)
-{
-    unsigned short value;
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 ".reg .b32 found;\n"
-                 "and.b32 found, %2, %3;\n"
-                 "setp.ne.u32 p, found, 0;\n"
-                 "mov.u16 %0, 0;\n"
-                 "@p ld.shared.u16 %0, [%1];\n"
-                 "@p add.u32 %1, %1, 2;\n"
-                 "}\n"
-                 : "=&h"(value), "+r"(address)
-                 : "r"(word), "r"(bits)
-                 : "memory");
-    return value;
-}
-
 __device__ __forceinline__ void store_shared_u16(unsigned address, unsigned value)
 {
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<unsigned short>(value)) : "memory");
-}
-
-// The same where `word` has a bit of `bits`, and the address moves on by 2; else nothing.
-__device__ __forceinline__ void put_shared_u16(unsigned &address, unsigned value, unsigned word, unsigned bits)
-{
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 ".reg .b32 found;\n"
-                 "and.b32 found, %2, %3;\n"
-                 "setp.ne.u32 p, found, 0;\n"
-                 "@p st.shared.u16 [%0], %1;\n"
-                 "@p add.u32 %0, %0, 2;\n"
-                 "}\n"
-                 : "+r"(address)
-                 : "h"(static_cast<unsigned short>(value)), "r"(word), "r"(bits)
-                 : "memory");
 }
 
 // Address a multiple of 16.
@@ -260,13 +219,6 @@ __device__ __forceinline__ void copy_async_chunk(unsigned shared, const void *gl
                  : "memory");
 }
 
-// The same for a chunk that is present.
-__device__ __forceinline__ void copy_async_whole(unsigned shared, const void *global)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(__cvta_generic_to_global(global))
-                 : "memory");
-}
-
 // Copies the first `bytes` of a chunk, 0 to 16, and writes zeros for the others, of which nothing is read. Both addresses are
 // multiples of 16.
 __device__ __forceinline__ void copy_async_part(unsigned shared, const void *global, int bytes)
@@ -325,12 +277,6 @@ __device__ __forceinline__ float shuffle_xor(float value, int mask)
 __device__ __forceinline__ unsigned shuffle_xor_u32(unsigned value, int mask)
 {
     return __shfl_xor_sync(0xffffffffu, value, mask);
-}
-
-// The value of lane `lane`, which each lane names for itself; all 32 lanes take part.
-__device__ __forceinline__ unsigned shuffle_from(unsigned value, int lane)
-{
-    return __shfl_sync(0xffffffffu, value, lane);
 }
 
 // Bit l is lane l's flag; all 32 lanes take part.
@@ -395,14 +341,6 @@ __device__ __forceinline__ float unpack_f16(unsigned pair, int e)
         : "=f"(x)
         : "r"(e ? pair >> 16 : pair & 0xffffu));
     return x;
-}
-
-// Four bytes of `low` (bytes 0 to 3) and `high` (4 to 7): digit n of the selector says which becomes byte n.
-__device__ __forceinline__ unsigned permute(unsigned low, unsigned high, unsigned selector)
-{
-    unsigned d;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(low), "r"(high), "r"(selector));
-    return d;
 }
 
 // Bits that are set.
@@ -535,7 +473,6 @@ enum PredicateKind { PRED_NONE, PRED_LOWER, PRED_UPPER, PRED_BOUNDS, PRED_TABLE,
 constexpr bool HAS_PARTIAL = (PREDICATE_MASK & ~1u) != 0;
 constexpr bool HAS_TABLE = (PREDICATE_MASK >> PRED_TABLE & 1) != 0;
 constexpr bool HAS_BITS = (PREDICATE_MASK >> PRED_BITS & 1) != 0;
-constexpr bool HAS_PERIODIC = (PREDICATE_MASK >> PRED_PERIODIC & 1) != 0;
 
 // The plan's records, as src/analysis/plan.h has them.
 struct alignas(16) sp_row_tile {
@@ -1151,18 +1088,11 @@ __device__ __forceinline__ const char *own_source(const char *rows, sp_i64 row_b
     return settle(rows + row * row_bytes + 16 * chunk);
 }
 
-// Where row `row` of a tile lies in shared memory, by default: among the rows in their order. Any other place is made by moving the bits
-// of the row's number, so that the place of a sum of rows without a bit in common is the sum of their places.
-__host__ __device__ constexpr int in_order(int row)
-{
-    return row;
-}
-
 // Starts copying rows first .. first + ROWS of a tensor to rows PITCH bytes apart; `source` is own_source of its
 // row 0. Its rows hold FILLED chunks; rows from `limit` on, and chunks from FILLED on, become zero (`anywhere` is a
 // valid address for them). Shares the chunks out like for_own_chunks; the source address moves on by additions, so
 // that no other need be kept.
-template <int ROWS, int CHUNKS, int FILLED, int PITCH, int (*PLACE)(int) = in_order>
+template <int ROWS, int CHUNKS, int FILLED, int PITCH>
 __device__ __forceinline__ void copy_rows(unsigned shared, const char *source, sp_i64 row_bytes, int first,
                                           int limit, const void *anywhere)
 {
@@ -1175,13 +1105,13 @@ __device__ __forceinline__ void copy_rows(unsigned shared, const char *source, s
 #pragma unroll
         for (int step = 0; step < ROWS; step += STEP) {
             const bool present = step < rows_left;
-            copy_async_chunk(shared + (PLACE(row) + PLACE(step)) * PITCH + 16 * chunk, present ? source : anywhere, present);
+            copy_async_chunk(shared + (row + step) * PITCH + 16 * chunk, present ? source : anywhere, present);
             source += STEP * row_bytes;
         }
 }
 
 // The same for the ROWS tokens of a tile at position `first` of a view; `rows` is the head's row 0.
-template <int ROWS, int CHUNKS, int FILLED, int PITCH, int (*PLACE)(int) = in_order>
+template <int ROWS, int CHUNKS, int FILLED, int PITCH>
 __device__ __forceinline__ void copy_lattice(unsigned shared, const char *rows, sp_i64 row_bytes,
                                              const sp_launch_view &view, int first, int limit, const void *anywhere)
 {
@@ -1193,21 +1123,21 @@ __device__ __forceinline__ void copy_lattice(unsigned shared, const char *rows, 
         for (int row = static_cast<int>(threadIdx.x) / COLUMNS; row < ROWS; row += STEP) {
             const int token = token_of(view, place, row);
             const bool present = token < limit && (CHUNKS == FILLED || chunk < FILLED);
-            copy_async_chunk(shared + PLACE(row) * PITCH + 16 * chunk,
+            copy_async_chunk(shared + row * PITCH + 16 * chunk,
                              present ? rows + token * row_bytes + 16 * chunk : anywhere, present);
         }
 }
 
 // One tile of queries, keys or values, under its view: `rows` is the head's row 0, or this thread's own_source of it without
 // views.
-template <int ROWS, int CHUNKS, int FILLED, int PITCH, int (*PLACE)(int) = in_order>
+template <int ROWS, int CHUNKS, int FILLED, int PITCH>
 __device__ __forceinline__ void copy_tile(unsigned shared, const char *rows, sp_i64 row_bytes,
                                           const sp_launch_view &view, int first, int limit, const void *anywhere)
 {
     if constexpr (LATTICE)
-        copy_lattice<ROWS, CHUNKS, FILLED, PITCH, PLACE>(shared, rows, row_bytes, view, first, limit, anywhere);
+        copy_lattice<ROWS, CHUNKS, FILLED, PITCH>(shared, rows, row_bytes, view, first, limit, anywhere);
     else
-        copy_rows<ROWS, CHUNKS, FILLED, PITCH, PLACE>(shared, rows, row_bytes, first, limit, anywhere);
+        copy_rows<ROWS, CHUNKS, FILLED, PITCH>(shared, rows, row_bytes, first, limit, anywhere);
 }
 
 // Starts copying the ROWS rows of a row tile whose heads share it; `rows` is query 0 of the pair's first head.

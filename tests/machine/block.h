@@ -24,7 +24,6 @@ enum class Collective {
     MULTIPLY_BF16,
     MULTIPLY_TF32,
     SHUFFLE,
-    SHUFFLE_FROM,
     BROADCAST,
     VOTE,
     ELECT,

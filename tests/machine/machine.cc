@@ -80,15 +80,6 @@ __attribute__((noinline)) unsigned shuffle_xor(unsigned value, int mask, int lin
     return mine.out[0];
 }
 
-__attribute__((noinline)) unsigned shuffle_from(unsigned value, int lane, int line)
-{
-    Operands &mine = collective(Collective::SHUFFLE_FROM, 0, line, __builtin_return_address(0));
-    mine.in[0] = value;
-    mine.in[1] = static_cast<unsigned>(lane);
-    wait_in(State::AT_WARP);
-    return mine.out[0];
-}
-
 __attribute__((noinline)) void load_matrices(unsigned *to, int count, bool transposed, unsigned address, int line)
 {
     Operands &mine = collective(transposed ? Collective::LOAD_TRANSPOSED : Collective::LOAD_MATRICES, count, line,
@@ -290,11 +281,6 @@ static void do_collective(int warp)
         synchronise_reads(32 * warp, 32);
         for (int l = 0; l < 32; ++l)
             lanes[l].operands.out[0] = lanes[(l ^ lead.number) & 31].operands.in[0];
-        break;
-    case Collective::SHUFFLE_FROM:
-        synchronise_reads(32 * warp, 32);
-        for (int l = 0; l < 32; ++l)
-            lanes[l].operands.out[0] = lanes[lanes[l].operands.in[1] & 31].operands.in[0];
         break;
     case Collective::BROADCAST:
         synchronise_reads(32 * warp, 32);

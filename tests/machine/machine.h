@@ -88,7 +88,6 @@ void wait_copies(int pending);
 bool block_barrier(bool flag, int line);
 void warp_barrier(int line);
 unsigned shuffle_xor(unsigned value, int mask, int line);
-unsigned shuffle_from(unsigned value, int lane, int line); // each lane names its own
 
 // ldmatrix of `count` 8x8 matrices: of lane l the address of row l % 8 of matrix l / 8.
 void load_matrices(unsigned *to, int count, bool transposed, unsigned address, int line);

@@ -53,14 +53,6 @@ __forceinline__ unsigned load_shared_u32(unsigned address)
     return value;
 }
 
-__forceinline__ void load_shared_u64(unsigned &low, unsigned &high, unsigned address)
-{
-    unsigned words[2];
-    machine::read_shared(address, words, 8);
-    low = words[0];
-    high = words[1];
-}
-
 __forceinline__ void store_shared_u32(unsigned address, unsigned value)
 {
     machine::write_shared(address, &value, 4);
@@ -73,27 +65,10 @@ __forceinline__ unsigned load_shared_u16(unsigned address)
     return value;
 }
 
-__forceinline__ unsigned take_shared_u16(unsigned &address, unsigned word, unsigned bits)
-{
-    if ((word & bits) == 0)
-        return 0;
-    const unsigned value = load_shared_u16(address);
-    address += 2;
-    return value;
-}
-
 __forceinline__ void store_shared_u16(unsigned address, unsigned value)
 {
     const auto low = static_cast<unsigned short>(value);
     machine::write_shared(address, &low, 2);
-}
-
-__forceinline__ void put_shared_u16(unsigned &address, unsigned value, unsigned word, unsigned bits)
-{
-    if ((word & bits) == 0)
-        return;
-    store_shared_u16(address, value);
-    address += 2;
 }
 
 __forceinline__ Chunk load_shared_chunk(unsigned address);
@@ -127,11 +102,6 @@ __forceinline__ const char *settle(const char *address)
 __forceinline__ void copy_async_chunk(unsigned shared, const void *global, bool present)
 {
     machine::start_copy(shared, global, 16, present);
-}
-
-__forceinline__ void copy_async_whole(unsigned shared, const void *global)
-{
-    machine::start_copy(shared, global, 16, true);
 }
 
 __forceinline__ void copy_async_part(unsigned shared, const void *global, int bytes)
@@ -181,11 +151,6 @@ __forceinline__ unsigned shuffle_xor_u32(unsigned value, int mask, HERE)
     return machine::shuffle_xor(value, mask, line);
 }
 
-__forceinline__ unsigned shuffle_from(unsigned value, int lane, HERE)
-{
-    return machine::shuffle_from(value, lane, line);
-}
-
 __forceinline__ unsigned warp_ballot(bool flag, HERE)
 {
     unsigned flags = flag ? 1u << (machine::thread_index().x % 32) : 0;
@@ -225,15 +190,6 @@ inline unsigned pack_f16(float low, float high)
 inline float unpack_f16(unsigned pair, int e)
 {
     return machine::half_value(e ? pair >> 16 : pair);
-}
-
-inline unsigned permute(unsigned low, unsigned high, unsigned selector)
-{
-    const unsigned long long bytes = static_cast<unsigned long long>(high) << 32 | low;
-    unsigned d = 0;
-    for (int n = 0; n < 4; ++n)
-        d |= static_cast<unsigned>(bytes >> (8 * (selector >> (4 * n) & 7)) & 0xff) << (8 * n);
-    return d;
 }
 
 inline int count_bits(unsigned word)

@@ -83,8 +83,6 @@ const char *collective_name(Collective what)
         return "mma bf16";
     case Collective::SHUFFLE:
         return "a shuffle";
-    case Collective::SHUFFLE_FROM:
-        return "a shuffle from any lane";
     case Collective::BROADCAST:
         return "a shuffle from lane 0";
     case Collective::VOTE:
