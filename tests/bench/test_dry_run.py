@@ -41,7 +41,7 @@ def test_operators_on_masks(tmp_path):
     cells = dry_run(tmp_path, "attention", "sddmm", "softmax", "spmm*", "--pattern", "bigbird64", "--seq", "192", "--dim", "16",
                     "--heads", "2", "--dtype", "fp32", "--layout", "*")
     expected = {"attention": {"splat", "sdpa_mask"}, "sddmm": {"dense", "csr"}, "softmax": {"dense", "coo"},
-                "spmm": {"dense", "csr_heads"}, "spmm_transposed": {"dense", "csr_heads"}}
+                "spmm": {"dense", "dense_masked", "csr_heads"}, "spmm_transposed": {"dense", "dense_masked", "csr_heads"}}
     assert len(cells) == 9
     for (kind, *_), results in cells.items():
         assert right(results) - {"splat"} == expected[kind] - {"splat"}, (kind, results)

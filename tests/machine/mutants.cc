@@ -141,9 +141,9 @@ const std::vector<Mutant> &portable_mutants()
         {"masked by a sum", "anticausal", "void mask_lower(", "score(s, r, block, e) = -infinity()",
          "score(s, r, block, e) += -infinity()"},
         // -- views, and launches that merge
-        {"tokens of a grid row taken for the next", "grid-view", "int token_of(", "row >> view.c_log2", "row"},
+        {"tokens of a grid row taken for the next", "grid-view", "return x < view.n0 ?", "row >> view.c_log2", "row"},
         {"zones one token wide", "grid-view", "Place place_of(", "zone << view.c_log2", "zone"},
-        {"a cut zone's columns in the next", "cut-zone", "Place place_of(", "place.x -= columns;", ""},
+        {"a cut zone's columns in the next", "cut-zone", "Place place_of(", "place.x -= columns;", ";"},
         {"columns of both halves of a cut zone", "cut-zone", "int token_of(", "(x < view.rest) == place.longer",
          "true"},
         {"tiles begin with their zone", "residue", "Place place_of(", "(position - zone * view.pitch)",
