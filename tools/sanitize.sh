@@ -24,8 +24,8 @@ hopper 128x160|--pattern causal --seq 400 --head-dim 128 --tile 128x160
 hopper 192x128|--pattern causal --seq 500 --head-dim 64 --tile 192x128
 hopper 64x64, all predicates|--pattern window(40)|strided(7)|documents(100,57,143) --seq 300 --head-dim 64 --tile 64x64
 hopper, D 256|--pattern window(100) --seq 300 --head-dim 256 --dtype fp16
-portable|--pattern causal --seq 300 --heads 2 --head-dim 64 --arch sm_80
-portable, all predicates|--pattern window(40)|strided(7)|documents(100,57,143) --seq 300 --head-dim 128 --arch sm_80 --dtype fp16
+portable|--pattern causal --seq 300 --heads 2 --head-dim 64 --tile 64x32
+portable, all predicates|--pattern window(40)|strided(7)|documents(100,57,143) --seq 300 --head-dim 128 --tile 128x32 --dtype fp16
 folded|--pattern causal --seq 4 --kv-seq 300 --heads 64 --kv-heads 8 --batch 32 --head-dim 64
 folded, parts, combine|--pattern full --seq 1 --kv-seq 4096 --heads 16 --kv-heads 2 --head-dim 128
 parts, combine|--pattern full --seq 1 --kv-seq 4096 --heads 2 --head-dim 64

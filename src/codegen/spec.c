@@ -102,8 +102,7 @@ static enum splat_status check_shape(const struct sp_spec *spec)
             cols < 32 || cols > 64 || cols % 32 != 0 || rows > 2 * cols)
             return sp_fail(SPLAT_UNSUPPORTED,
                            "tile %dx%d with %d warps; operators on values take 16 or 32 rows a warp, at most 8 "
-                           "warps, 32 or 64 "
-                           "columns, and at most twice as many rows as columns",
+                           "warps, 32 or 64 columns, and at most twice as many rows as columns",
                            rows, cols, warps);
         return SPLAT_OK;
     }
