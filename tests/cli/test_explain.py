@@ -253,11 +253,12 @@ def test_dump_stages(splatc):
     assert splatc("dump", *common).stdout == source, "source is the default stage"
 
 
-def test_source_does_not_depend_on_lengths_batch_or_heads(splatc):
-    base = splatc("dump", "--pattern", "window(256)", "--seq", 2048).stdout
-    for other in (["--seq", 4096], ["--seq", 2048, "--kv-seq", 2048, "--batch", 1]):
-        assert splatc("dump", "--pattern", "window(256)", *other).stdout == base
-    assert splatc("dump", "--pattern", "window(256)", "--seq", 2048, "--dtype", "fp16").stdout != base
+def test_source_of_a_tile_shape_does_not_depend_on_lengths_batch_or_heads(splatc):
+    common = ["dump", "--pattern", "window(256)", "--tile", "64x64"]
+    base = splatc(*common, "--seq", 2048).stdout
+    for other in (["--seq", 4096], ["--seq", 2048, "--kv-seq", 2048, "--batch", 3], ["--seq", 2048, "--heads", 4]):
+        assert splatc(*common, *other).stdout == base
+    assert splatc(*common, "--seq", 2048, "--dtype", "fp16").stdout != base
 
 
 def test_dump_to_a_file_is_whole_or_not_at_all(splatc, tmp_path):

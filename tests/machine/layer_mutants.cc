@@ -66,7 +66,7 @@ const std::vector<LayerMutant> &layer_mutants()
          "+ (Tile<ALONG, ROWS>::IN_RUNS ? 4 * lane.run : 0)", ""},
         // -- the Hopper kernel
         {"h: a stage is not waited for", "h-last", FORWARD, HOPPER,
-         "barrier_wait(barrier_at(shared, FULL + ring.slot), ring.parity);", "", "is under way"},
+         "barrier_wait(barrier_at(shared, FULL + ring.slot), ring.parity);", "", ""},
         {"h: the kept weights are not waited for", "h-run-4", FORWARD, HOPPER,
          "barrier_wait(barrier_at(shared, KEPT_FULL + kept.slot), kept.parity);", "", ""},
         {"h: a stage is given back before its products are over", "h-last-deep", FORWARD, HOPPER,
