@@ -1,7 +1,7 @@
-/* Times what needs no GPU: expressions of a million tokens to a plan, dense byte masks against memcpy, compiles
- * against the cache. Each measurement runs in a process of its own, so that its peak memory is its own.
+/* Times what needs no GPU: expressions of a million tokens to a plan, the patterns of suite.py to a plan as expressions
+ * and as byte masks, byte masks against memcpy, compiles against the cache. Each measurement runs in a process of its own, so that its peak memory is its own.
  *
- *     build/bench/plan_time [--json FILE] [--commit ID] [--only long|dense|compile] [--size N]
+ *     build/bench/plan_time [--json FILE] [--commit ID] [--only long|suite|dense|compile] [--size N]
  *
  * Prints a table with one line a measurement: time (median and least of the repeats), peak memory, the mark and
  * whether it holds. Exit status 1 when a measurement failed; a missed mark is reported and is no failure.
@@ -24,7 +24,7 @@
 #define MILLION     1048576
 #define REPEATS     7
 #define ENOUGH_MS   3000.0 /* repeats end once they took this long together */
-#define MAX_RESULTS 64
+#define MAX_RESULTS 128
 
 /* What one child reports through its pipe. */
 struct measure {
@@ -163,6 +163,27 @@ static uint8_t dense_cell(int kind, int64_t i, int64_t j)
     }
 }
 
+/* The bytes of a mask: of an expression, or of a kind above. */
+static void fill_cells(const struct job *job, uint8_t *cells, struct measure *m)
+{
+    const int64_t n = job->size;
+    splat_mask *mask = NULL;
+    splat_acsr *acsr = NULL;
+    if (!job->expression) {
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j < n; j++)
+                cells[i * n + j] = dense_cell(job->kind, i, j);
+        return;
+    }
+    if (check(m, splat_mask_from_expression(job->expression, n, n, SPLAT_ALIGN_BOTTOM_RIGHT, &mask),
+              "splat_mask_from_expression") &&
+        check(m, splat_acsr_create(mask, &acsr), "splat_acsr_create"))
+        for (int64_t i = 0; i < n && !m->failed; i++)
+            check(m, splat_acsr_expand_row(acsr, i, cells + i * n), "splat_acsr_expand_row");
+    splat_acsr_destroy(acsr);
+    splat_mask_destroy(mask);
+}
+
 static double copy_ms(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     double samples[REPEATS];
@@ -190,9 +211,7 @@ static void analyse_dense(const struct job *job, struct measure *m)
         free(cells), free(copy);
         return;
     }
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < n; j++)
-            cells[i * n + j] = dense_cell(job->kind, i, j);
+    fill_cells(job, cells, m);
     m->other_ms = copy_ms(copy, cells, bytes);
     begin_all = now_ms();
     while (!m->failed && count < REPEATS && (count == 0 || now_ms() - begin_all < ENOUGH_MS)) {
@@ -397,6 +416,57 @@ static void run_long(int64_t size)
     }
 }
 
+/* Each pattern of suite.py three ways: an expression at `size`, at a million tokens, a byte mask at `size`. */
+static void run_suite(int64_t size)
+{
+    static const struct {
+        const char *name, *expression;
+    } suite[] = {
+        {"full", "full"},
+        {"causal", "causal"},
+        {"causal_window1024", "window(1023, 0)"},
+        {"window256", "window(256)"},
+        {"dilated_w128_d4", "dilated(128, 4)"},
+        {"strided4", "strided(4)"},
+        {"strided64", "strided(64)"},
+        {"st_strided128", "causal & (window(127, 0) | strided(128))"},
+        {"st_fixed128_16", "causal & (blocks(128) | comb(128, 16))"},
+        {"blocked1024", "blocks(1024)"},
+        {"longformer256_g64", "window(256) | rows(0, 64) | cols(0, 64)"},
+        {"bigbird64", "banded_blocks(64,1,1) | rows(0,128) | cols(0,128) | random_blocks(64,3,0)"},
+        {"prefix1024", "causal | cols(0, 1024)"},
+        {"sinks4_w1024", "causal & (window(1023, 0) | cols(0, 4))"},
+        {"na2d_128_k13", "grid(128, 13)"},
+        {"axial128", "axial(128)"},
+        {"logsparse", "logsparse & causal"},
+    };
+    const double marks[] = {5.0, 100.0, 40.0};
+    printf("\nthe suite to plans, one core (marks: %g ms at %lld, %g ms at %d, %g ms as a byte mask)\n%-22s %10s %10s %10s "
+           "%10s %10s\n",
+           marks[0], (long long)size, marks[1], MILLION, marks[2], "", "ms", "million", "byte mask", "analysis",
+           "peak MB");
+    for (size_t n = 0; n < sizeof suite / sizeof suite[0]; n++) {
+        const struct job jobs[] = {{suite[n].expression, size, NULL, 0}, {suite[n].expression, MILLION, NULL, 0}};
+        char name[96];
+        double ms[3];
+        struct result *r = NULL;
+        int failed = 0, over = 0;
+        for (int way = 0; way < 3; way++) {
+            static const char *const ways[] = {"", " at a million", " as bytes"};
+            snprintf(name, sizeof name, "%s%s", suite[n].name, ways[way]);
+            r = measure(name, way < 2 ? plan_expression : analyse_dense, &jobs[way % 2], marks[way]);
+            ms[way] = r->m.ms + r->m.rest_ms;
+            failed |= r->m.failed;
+            over |= ms[way] > marks[way];
+            if (r->m.failed)
+                print_failure(r);
+        }
+        if (!failed)
+            printf("%-22s %10.3f %10.3f %10.2f %10.2f %10.1f%s\n", suite[n].name, ms[0], ms[1], ms[2], r->m.ms,
+                   r->peak_mb, over ? "  over a mark" : "");
+    }
+}
+
 static void run_dense(int64_t size)
 {
     printf("\nbyte mask %lld x %lld analysed (mark: 3 x memcpy of the same bytes)\n%-46s %10s %10s %9s %10s %9s\n",
@@ -504,12 +574,14 @@ int main(int argc, char **argv)
             size = strtoll(value, NULL, 10);
         else {
             fprintf(stderr,
-                    "usage: plan_time [--json FILE] [--commit ID] [--only long|dense|compile] [--size N]\n");
+                    "usage: plan_time [--json FILE] [--commit ID] [--only long|suite|dense|compile] [--size N]\n");
             return 2;
         }
     }
     if (wanted(only, "long"))
         run_long(size ? size : MILLION);
+    if (wanted(only, "suite"))
+        run_suite(size ? size : 8192);
     if (wanted(only, "dense"))
         run_dense(size ? size : 16384);
     if (wanted(only, "compile"))
