@@ -299,10 +299,6 @@ static enum splat_status try_image(void *user, const struct sp_image *image, int
     if (status != SPLAT_OK || capturing)
         return status;
     status = load_module(kernel, image, trial->source, trial->device);
-    /* The small plans are of attention, and where heads share row tiles of one mask: other kernels stay unmarked. */
-    if (status == SPLAT_OK &&
-        (kernel->options.op != SPLAT_OP_ATTENTION || (kernel->plan->fold > 1 && kernel->plan->map)))
-        return SPLAT_OK;
     if (status == SPLAT_OK)
         status = sp_selfcheck(kernel, trial->source);
     *checked = status == SPLAT_OK;

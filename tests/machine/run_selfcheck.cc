@@ -42,6 +42,8 @@ struct Kernel_case {
     int layout;
     const Edit *edit; // or nullptr
     int q_len = 256, kv_len = 256, heads = 2, kv_heads = 2, batch = 4096; // decide whether row tiles are shared or come in parts
+    enum splat_op op = SPLAT_OP_ATTENTION;
+    bool of_batches = false; // the two masks are for two batches
 };
 
 static void need(enum splat_status status, const Kernel_case &given)
@@ -54,11 +56,15 @@ static void need(enum splat_status status, const Kernel_case &given)
 
 // ---- The driver, with memory ----
 
+static bool of_values; // operators on values store single ones, beside others', and read nothing that they store
+
 static sp_cu_result allocate(sp_cu_pointer *pointer, size_t bytes)
 {
     void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
     *pointer = reinterpret_cast<sp_cu_pointer>(memory);
-    add_buffer("memory of the device", memory, bytes, Access::UPDATE);
+    if (of_values)
+        add_buffer("memory of the device", memory, bytes, Access::READ);
+    add_buffer("memory of the device", memory, bytes, of_values ? Access::WRITE_ONCE : Access::UPDATE);
     return 0;
 }
 
@@ -118,9 +124,10 @@ static splat_mask *make_mask(const Kernel_case &given)
          given);
     if (middle == std::string::npos)
         return masks[0];
-    need(splat_mask_from_expression(text.substr(middle + 1).c_str(), 256, 256, SPLAT_ALIGN_BOTTOM_RIGHT, &masks[1]),
+    need(splat_mask_from_expression(text.substr(middle + 1).c_str(), given.q_len, given.kv_len, SPLAT_ALIGN_BOTTOM_RIGHT,
+                                    &masks[1]),
          given);
-    need(splat_mask_map(masks, 1, 2, &map), given);
+    need(splat_mask_map(masks, given.of_batches ? 2 : 1, given.of_batches ? 1 : 2, &map), given);
     splat_mask_destroy(masks[0]);
     splat_mask_destroy(masks[1]);
     return map;
@@ -134,7 +141,8 @@ static std::string find_missing(const sp_spec &spec, const splat_options &option
     splat_options own = options;
     own.heads = 2, own.kv_heads = 1, own.layout = 1;
     own.batch = 4096;
-    own.tile_rows = spec.tile_rows, own.tile_cols = spec.tile_cols;
+    if (own.op == SPLAT_OP_SPMM_TRANSPOSED)
+        own.kv_heads = 2;
     if (sp_selfcheck_mask(&spec, &mask) != SPLAT_OK || splat_plan_create(mask, &own, &plan) != SPLAT_OK)
         return splat_last_error();
     std::set<int> kinds;
@@ -149,7 +157,7 @@ static std::string find_missing(const sp_spec &spec, const splat_options &option
             missing += std::string(" ") + sp_predicate_name(static_cast<sp_pred_kind>(kind));
     if (!empty_tile && !(spec.predicate_mask >> SP_PRED_BITS & 1))
         missing += " a row tile without tiles";
-    if (plan->q_len % spec.tile_rows == 0 || plan->kv_len % spec.tile_cols == 0)
+    if (plan->q_len % plan->tile_rows == 0 || plan->kv_len % plan->tile_cols == 0)
         missing += " ragged ends";
     splat_plan_destroy(plan);
     splat_mask_destroy(mask);
@@ -182,7 +190,8 @@ static int run_case(const Kernel_case &given)
     options.arch = given.arch;
     options.head_dim = given.dim;
     options.heads = given.heads, options.kv_heads = given.kv_heads, options.batch = given.batch;
-    const sp_tune_row &row = sp_tune_table_for(given.arch)->rows[given.tune_row];
+    options.op = given.op;
+    const sp_tune_row &row = sp_tune_table_of(given.op, given.arch)->rows[given.tune_row];
     options.tile_rows = row.rows, options.tile_cols = row.cols;
     options.layout = given.layout;
     need(sp_options_resolve(&options, &kernel.options), given);
@@ -192,7 +201,7 @@ static int run_case(const Kernel_case &given)
     kernel.plan->tune_row = given.tune_row;
     need(sp_spec_make(kernel.plan, &kernel.options, given.arch, &spec), given);
     need(sp_source_make(&spec, &source), given);
-    const std::string missing = spec.fold ? "" : find_missing(spec, kernel.options);
+    const std::string missing = spec.fold || given.op == SPLAT_OP_SOFTMAX ? "" : find_missing(spec, kernel.options);
     if (!missing.empty()) {
         printf("the check's masks have no%s\n", missing.c_str());
         return 1;
@@ -218,6 +227,7 @@ static int run_case(const Kernel_case &given)
     kernel.combine = function_of(&combine);
     kernel.l2_bytes = 50 << 20;
     forget_buffers();
+    of_values = given.op != SPLAT_OP_ATTENTION;
     catch_signals(object.c_str());
     watch_registers(spec.family == SP_FAMILY_HOPPER);
     const enum splat_status status = sp_selfcheck(&kernel, &source);
@@ -273,18 +283,33 @@ static const Edit folded_edits[] = {
     {"fault: lse of the head beside", "sp_i64 lse_offset(", "owner.head * args.lse_head", "(owner.head ^ 1) * args.lse_head"},
 };
 
+// Of operators on values.
+static const struct {
+    enum splat_op op;
+    Edit edit;
+} value_edits[] = {
+    {SPLAT_OP_SDDMM, {"fault: scale left out", "void gather(", "products[2 * (r % 2)] * scale", "products[2 * (r % 2)]"}},
+    {SPLAT_OP_SDDMM, {"fault: a bit of a pair for the other", "void mask_bits(", "8 * (block % 4) + e", "8 * (block % 4) + 1 - e"}},
+    {SPLAT_OP_SPMM, {"fault: rows of a fragment swapped", "void load_row_fragment(", "x / 4 * 2 + x % 2", "x / 4 * 2 + 1 - x % 2"}},
+    {SPLAT_OP_SPMM, {"fault: bad values meet zeros", "for (bool more = true; more; stage ^= 1) {", "HAS_PARTIAL && apart", "false"}},
+    {SPLAT_OP_SPMM_TRANSPOSED, {"fault: a rank one too high", "void load_column_fragment(", "(1u << (4 * g)) - 1", "(2u << (4 * g)) - 1"}},
+    {SPLAT_OP_SOFTMAX, {"fault: sums of half a warp", "float sum = 0.0f;", "mask = 16", "mask = 8"}},
+};
+
 static const Edit parts_edits[] = {
     {"fault: combines a part too few", "splat_combine(const", "part < split.parts; part += COMBINE_WARPS",
      "part + 1 < split.parts; part += COMBINE_WARPS"},
     {"fault: combined weights not divided", "splat_combine(const", "1.0f / total", "1.0f"},
 };
 
-static std::string shape_name(enum splat_arch arch, int row, int dim, const char *what)
+static std::string shape_name(enum splat_arch arch, int row, int dim, const char *what,
+                              enum splat_op op = SPLAT_OP_ATTENTION)
 {
-    const sp_tune_row &shape = sp_tune_table_for(arch)->rows[row];
+    static const char *const ops[] = {"", "-sddmm", "-softmax", "-spmm", "-spmm-t"};
+    const sp_tune_row &shape = sp_tune_table_of(op, arch)->rows[row];
     char text[128];
-    snprintf(text, sizeof text, "%s%s-%dx%d-%d-%s", arch == SPLAT_ARCH_SM80 ? "sm80" : "sm90",
-             shape.family == SP_FAMILY_HOPPER ? "-hopper" : "", shape.rows, shape.cols, dim, what);
+    snprintf(text, sizeof text, "%s%s%s-%dx%d-%d-%s", arch == SPLAT_ARCH_SM80 ? "sm80" : "sm90",
+             shape.family == SP_FAMILY_HOPPER ? "-hopper" : "", ops[op], shape.rows, shape.cols, dim, what);
     return text;
 }
 
@@ -340,11 +365,30 @@ static std::vector<Kernel_case> all_cases()
         shared("folded", AFFINE, arch, 1, 300, 1, 4096, nullptr);
         shared("folded-all", ALL, arch, 4, 300, 1, 4096, nullptr);
         shared("parts", AFFINE, arch, 100, 8192, 8, 1, nullptr);
+        shared("folded-map", "causal;window(100, 0)", arch, 1, 300, 1, 2, nullptr);
+        cases.back().of_batches = true;
         shared("folded-parts", AFFINE, arch, 1, 8192, 1, 1, nullptr);
         for (const Edit &edit : folded_edits)
             shared(edit.name, AFFINE, arch, 1, 300, 1, 4096, &edit);
         for (const Edit &edit : parts_edits)
             shared(edit.name, AFFINE, arch, 100, 8192, 8, 1, &edit);
+    }
+    for (const auto op : {SPLAT_OP_SDDMM, SPLAT_OP_SPMM, SPLAT_OP_SPMM_TRANSPOSED, SPLAT_OP_SOFTMAX}) {
+        const auto with_op = [&](int row, int dim, const char *what, const char *mask, int layout, const Edit *edit) {
+            const auto dtype = row % 2 ? SPLAT_BF16 : SPLAT_FP16;
+            cases.push_back({shape_name(SPLAT_ARCH_SM80, row, dim, what, op), SPLAT_ARCH_SM80, row, dim, dtype, mask, layout, edit});
+            cases.back().op = op;
+        };
+        const sp_tune_table *table = sp_tune_table_of(op, SPLAT_ARCH_SM80);
+        for (int row = 0; row < (op == SPLAT_OP_SOFTMAX ? 1 : table->row_count); ++row)
+            with_op(row, table->rows[row].max_dim - row % 2 * 24, "all", ALL, 1, nullptr);
+        with_op(0, table->rows[0].max_dim, "affine", AFFINE, 1, nullptr);
+        with_op(0, table->rows[0].max_dim, "map", "causal;window(9)", 1, nullptr);
+        if (op != SPLAT_OP_SOFTMAX)
+            with_op(0, table->rows[0].max_dim, "views", "dilated(40, 3)", 3, nullptr);
+        for (const auto &fault : value_edits)
+            if (fault.op == op)
+                with_op(0, table->rows[0].max_dim, fault.edit.name, ALL, 1, &fault.edit);
     }
     for (const Edit &edit : portable_edits)
         cases.push_back({shape_name(SPLAT_ARCH_SM80, portable, 64, edit.name), SPLAT_ARCH_SM80, portable, 64,
