@@ -482,7 +482,7 @@ static void a_wrong_entry_is_compiled_anew(void **state)
     REFUSED(use_gpu(box, SPLAT_CACHE_ON), SPLAT_COMPILE, "gives wrong results");
     assert_true(nvrtc->calls > 0 && cuda->launches == 2 && cuda->live == 0);
     assert_int_equal(box->warnings, 1);
-    assert_non_null(strstr(box->warning, "is not used: the kernel (bf16, head_dim 64"));
+    assert_non_null(strstr(box->warning, "is not used: the kernel (attention, bf16, head_dim 64"));
     cuda->kernel = cpu_kernel;
     nvrtc->calls = 0;
     assert_int_equal(checks_of(box, SPLAT_CACHE_ON), 1); /* it was not marked */
