@@ -153,3 +153,16 @@ enum splat_status sp_values_add(const struct sp_mask_set *set, enum splat_op op,
     enum splat_status status = add_row_offsets(set, plan);
     return status == SPLAT_OK && op == SPLAT_OP_SPMM_TRANSPOSED ? add_tile_values(set, plan) : status;
 }
+
+int64_t sp_mask_values(const struct splat_plan *plan, int64_t mask)
+{
+    return plan->row_offsets[(mask + 1) * plan->row_offset_count - 1];
+}
+
+int64_t sp_most_values(const struct splat_plan *plan)
+{
+    int64_t most = 0;
+    for (int64_t m = 0; m < plan->mask_count; m++)
+        most = sp_max64(most, sp_mask_values(plan, m));
+    return most;
+}

@@ -19,6 +19,10 @@ bool sp_values_suit(const struct sp_layout *layout, const struct sp_mask_set *se
 enum splat_status sp_values_masks(const struct sp_mask_set *set, enum splat_op op, struct sp_mask_set *planned);
 void sp_values_free(const struct sp_mask_set *set, struct sp_mask_set *planned);
 
+/* How many values distinct mask `mask` of an operator's plan has; and the most that any has. */
+int64_t sp_mask_values(const struct splat_plan *plan, int64_t mask);
+int64_t sp_most_values(const struct splat_plan *plan);
+
 /* Fills the plan's row_offsets, and tile_values and first_tiles of a transposed one. */
 enum splat_status sp_values_add(const struct sp_mask_set *set, enum splat_op op, struct splat_plan *plan);
 

@@ -229,10 +229,15 @@ enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *opti
     return SPLAT_OK;
 }
 
+const char *sp_spec_op_name(enum splat_op op)
+{
+    static const char *const names[] = {"attention", "sddmm", "softmax", "spmm", "spmm_transposed"};
+    return names[op];
+}
+
 void sp_spec_print(const struct sp_spec *spec, struct sp_strbuf *out)
 {
-    static const char *const ops[] = {"attention", "sddmm", "softmax", "spmm", "spmm_transposed"};
-    sp_strbuf_printf(out, "op             %s\n", ops[spec->op]);
+    sp_strbuf_printf(out, "op             %s\n", sp_spec_op_name(spec->op));
     sp_strbuf_printf(out, "family         %s\n", spec->family == SP_FAMILY_HOPPER ? "hopper" : "portable");
     sp_strbuf_printf(out, "arch           sm_%d%s\n", (int)spec->arch, spec->arch == SPLAT_ARCH_SM90A ? "a" : "");
     sp_strbuf_printf(out, "dtype          %s\n", spec->dtype == SPLAT_BF16 ? "bf16" : "fp16");

@@ -27,6 +27,8 @@ struct sp_spec {
 /* SPLAT_UNSUPPORTED, with the argument and the limit, when no kernel exists for the plan and options. */
 enum splat_status sp_spec_make(const splat_plan *plan, const splat_options *options, enum splat_arch arch,
                                struct sp_spec *spec);
+/* As --op of the tool names it. */
+const char *sp_spec_op_name(enum splat_op op);
 void sp_spec_print(const struct sp_spec *spec, struct sp_strbuf *out);
 
 /* The generated source: one flat CUDA text, a pure function of the spec. */

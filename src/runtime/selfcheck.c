@@ -142,12 +142,10 @@ static enum splat_status make_plans(struct sp_problem *p, const struct sp_spec *
     splat_kernel *kernel = p->kernel;
     splat_mask *mask = NULL;
     enum splat_status status = longer ? sp_selfcheck_long_mask(spec, &mask) : sp_selfcheck_mask(spec, &mask);
-    if (status == SPLAT_OK && spec->mask_map && spec->fold)
-        status = splat_plan_create(mask, &kernel->options, &kernel->plan); /* maps give their own batches */
-    else if (status == SPLAT_OK && spec->split && longer)
-        status = splat_plan_create(mask, &kernel->options, &kernel->plan);
-    else if (status == SPLAT_OK)
-        status = plan_whole(mask, &kernel->options, &kernel->plan);
+    const int own_batches = longer && (spec->split || spec->mask_map); /* for parts; a map has its own */
+    if (status == SPLAT_OK)
+        status = own_batches ? splat_plan_create(mask, &kernel->options, &kernel->plan)
+                             : plan_whole(mask, &kernel->options, &kernel->plan);
     if (status == SPLAT_OK && longer) {
         splat_options options = kernel->options;
         options.device = SPLAT_DEVICE_CPU, options.tile_rows = options.tile_cols = 0;
@@ -334,7 +332,6 @@ static enum splat_status run_on_device(struct sp_problem *p, const struct sp_pro
 static enum splat_status fail(const struct sp_problem *p, const char *element, double got, double want,
                               double limit)
 {
-    static const char *const ops[] = {"attention", "sddmm", "softmax", "spmm", "spmm_transposed"};
     const splat_kernel *kernel = p->kernel;
     int served = 0, nvrtc = 0;
     if (kernel->driver->driver_get_version(&served) != 0)
@@ -347,7 +344,7 @@ static enum splat_status fail(const struct sp_problem *p, const char *element, d
         "device: %s is %.7g, the CPU gives %.7g, they may differ by %.2g; it was compiled by NVRTC "
         "%d.%d, the driver serves CUDA %d.%d: try another of them (SPLAT_NVRTC); SPLAT_SELF_CHECK=off "
         "uses kernels unchecked",
-        ops[kernel->options.op], p->dtype == SPLAT_BF16 ? "bf16" : "fp16", (long long)p->dim,
+        sp_spec_op_name(kernel->options.op), p->dtype == SPLAT_BF16 ? "bf16" : "fp16", (long long)p->dim,
         (long long)p->value_dim, (int)kernel->plan->tile_rows, (int)kernel->plan->tile_cols,
         (int)kernel->options.arch, element, got, want, limit, nvrtc / 1000, nvrtc % 1000 / 10, served / 1000,
         served % 1000 / 10);
@@ -374,6 +371,7 @@ enum splat_status sp_check_numbers(const struct sp_problem *p, const char *name,
     const double step = p->dtype == SPLAT_BF16 ? 0x1p-7 : 0x1p-10;
     const uint16_t *want_at = (const uint16_t *)(const void *)(p->host + p->results_at),
                    *got_at = (const uint16_t *)(const void *)(p->host + p->bytes);
+    /* Rows that see nothing are zero; values have no rows of their own. */
     const float *lse = rows > 1 && p->lse_at < p->bytes ? (const float *)(const void *)(p->host + p->lse_at) : NULL;
     for (int64_t at = first; at < first + count; at++) {
         const double want = (double)sp_check_widen(p->dtype, want_at[at]),

@@ -6,6 +6,7 @@
  */
 #include <math.h>
 
+#include "analysis/values.h"
 #include "runtime/cpu_engine.h"
 #include "runtime/selfcheck_problem.h"
 
@@ -14,26 +15,21 @@ static enum splat_op op_of(const struct sp_problem *p)
     return p->kernel->options.op;
 }
 
-static int64_t values_of_mask(const splat_plan *plan, int64_t mask)
+static int is_product(const struct sp_problem *p)
 {
-    return plan->row_offsets[(mask + 1) * plan->row_offset_count - 1];
+    return op_of(p) == SPLAT_OP_SPMM || op_of(p) == SPLAT_OP_SPMM_TRANSPOSED;
 }
 
 /* From one head's values to the next: as many as the largest mask has, rounded up to what the GPU takes. */
 static int64_t values_of_head(const struct sp_problem *p)
 {
-    const splat_plan *plan = p->kernel->plan;
-    int64_t most = 0;
-    for (int64_t m = 0; m < plan->mask_count; m++)
-        most = values_of_mask(plan, m) > most ? values_of_mask(plan, m) : most;
-    return (most + 7) / 8 * 8;
+    return (sp_most_values(p->kernel->plan) + 7) / 8 * 8;
 }
 
 /* How many results of 16 bits. */
 static int64_t result_count(const struct sp_problem *p)
 {
-    const int sums = op_of(p) == SPLAT_OP_SPMM || op_of(p) == SPLAT_OP_SPMM_TRANSPOSED;
-    return p->heads * (sums ? p->rows * p->dim : values_of_head(p));
+    return p->heads * (is_product(p) ? p->rows * p->dim : values_of_head(p));
 }
 
 static void lay_out(struct sp_problem *p)
@@ -42,7 +38,7 @@ static void lay_out(struct sp_problem *p)
     const int64_t first = op_of(p) == SPLAT_OP_SDDMM ? p->heads * p->rows * p->dim : values,
                   second = op_of(p) == SPLAT_OP_SOFTMAX ? 0 : p->kv_heads * p->keys * p->dim;
     p->second_at = sp_check_rounded((size_t)first * sizeof(uint16_t));
-    p->third_at = p->results_at = p->second_at + sp_check_rounded((size_t)second * sizeof(uint16_t));
+    p->results_at = p->second_at + sp_check_rounded((size_t)second * sizeof(uint16_t));
     p->lse_at = p->bytes = p->results_at + sp_check_rounded((size_t)result_count(p) * sizeof(uint16_t));
     if (op_of(p) == SPLAT_OP_SOFTMAX)
         p->bytes += sp_check_rounded((size_t)(p->heads * p->rows) * sizeof(float));
@@ -125,13 +121,12 @@ static enum splat_status run_cpu(const struct sp_problem *p, unsigned char *base
 static enum splat_status compare(const struct sp_problem *p)
 {
     const splat_plan *plan = p->kernel->plan;
-    const enum splat_op op = op_of(p);
-    if (op == SPLAT_OP_SPMM || op == SPLAT_OP_SPMM_TRANSPOSED)
+    if (is_product(p))
         return sp_check_numbers(p, "y", 0, result_count(p), p->rows, p->dim);
-    enum splat_status status = op == SPLAT_OP_SOFTMAX ? sp_check_lse(p, p->heads * p->rows) : SPLAT_OK;
+    enum splat_status status = op_of(p) == SPLAT_OP_SOFTMAX ? sp_check_lse(p, p->heads * p->rows) : SPLAT_OK;
     for (int64_t head = 0; head < p->heads && status == SPLAT_OK; head++)
         status = sp_check_numbers(p, "values", head * values_of_head(p),
-                                  values_of_mask(plan, plan->map ? plan->map[head] : 0), 1, values_of_head(p));
+                                  sp_mask_values(plan, plan->map ? plan->map[head] : 0), 1, values_of_head(p));
     return status;
 }
 

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <math.h>
 
+#include "analysis/values.h"
 #include "common/error.h"
 #include "runtime/checks.h"
 #include "runtime/cpu_engine.h"
@@ -48,17 +49,6 @@ static enum splat_status check_counts(const splat_kernel *kernel, const splat_sp
     return SPLAT_OK;
 }
 
-/* The most values that a matrix has. */
-static int64_t most_values(const splat_plan *plan)
-{
-    int64_t most = 0;
-    for (int64_t m = 0; m < plan->mask_count; m++) {
-        int64_t count = plan->row_offsets[(m + 1) * plan->row_offset_count - 1];
-        most = count > most ? count : most;
-    }
-    return most;
-}
-
 static size_t alignment_of(const splat_kernel *kernel)
 {
     return kernel->device == SPLAT_DEVICE_GPU ? 16 : kernel->options.dtype == SPLAT_FP32 ? 4 : 2;
@@ -67,7 +57,7 @@ static size_t alignment_of(const splat_kernel *kernel)
 static enum splat_status check_values(const splat_kernel *kernel, const splat_sparse_args *args, const char *name,
                                       const splat_values *values, int written)
 {
-    const int64_t most = most_values(kernel->plan);
+    const int64_t most = sp_most_values(kernel->plan);
     const splat_tensor tensor = {values->data, values->batch_stride, values->head_stride, 0};
     struct sp_operand x = {name, ".", &tensor, args->heads, 1, most, written};
     int64_t axes[2][2] = {{values->head_stride, args->heads}, {values->batch_stride, args->batch}};

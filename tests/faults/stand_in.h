@@ -17,6 +17,7 @@
 /* What a source's text says of its kernel; a cubin of the stand-in has it in its code. */
 struct kernel_numbers {
     int32_t bf16, head_dim, value_dim, tile_rows, tile_cols;
+    int32_t op; /* an enum splat_op, or -1: a layer's */
 };
 
 struct stand_in {

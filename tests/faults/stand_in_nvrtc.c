@@ -1,5 +1,7 @@
 /* Stands in for NVRTC: takes any source, gives a cubin that holds the source's hash, and a log as ptxas writes it.
  */
+#include "splat.h"
+
 #include "stand_in.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -43,6 +45,16 @@ static int32_t number_after(const char *text, const char *words)
     return at ? (int32_t)strtol(at + strlen(words), NULL, 10) : 0;
 }
 
+static int32_t op_of(const char *entry, const char *text)
+{
+    if (strcmp(entry, "splat_spmm") == 0)
+        return strstr(text, "bool TRANSPOSED = true") ? SPLAT_OP_SPMM_TRANSPOSED : SPLAT_OP_SPMM;
+    return strcmp(entry, "splat_attention") == 0 ? SPLAT_OP_ATTENTION
+           : strcmp(entry, "splat_sddmm") == 0   ? SPLAT_OP_SDDMM
+           : strcmp(entry, "splat_softmax") == 0 ? SPLAT_OP_SOFTMAX
+                                                 : -1;
+}
+
 int nvrtcCreateProgram(program *made, const char *text, const char *name, int headers, const char *const *texts,
                        const char *const *names)
 {
@@ -53,8 +65,9 @@ int nvrtcCreateProgram(program *made, const char *text, const char *name, int he
     if (!(*made = calloc(1, sizeof **made)))
         return 1;
     /* The kernel's name stands before the first parenthesis behind its bounds. */
-    const char *kernel = strstr(text, "extern \"C\" __global__"), *bounds = kernel ? strstr(kernel, " splat_") : NULL;
-    snprintf((*made)->entry, sizeof (*made)->entry, "%.*s", bounds ? (int)strcspn(bounds + 1, "(") : 0,
+    const char *kernel = strstr(text, "extern \"C\" __global__"),
+               *bounds = kernel ? strstr(kernel, " splat_") : NULL;
+    snprintf((*made)->entry, sizeof(*made)->entry, "%.*s", bounds ? (int)strcspn(bounds + 1, "(") : 0,
              bounds ? bounds + 1 : "");
     (*made)->content = 1469598103934665603u;
     for (const unsigned char *at = (const unsigned char *)text; *at; at++)
@@ -65,6 +78,7 @@ int nvrtcCreateProgram(program *made, const char *text, const char *name, int he
         .value_dim = number_after(text, "int VALUE_DIM = "),
         .tile_rows = number_after(text, "int TILE_ROWS = "),
         .tile_cols = number_after(text, "int TILE_COLS = "),
+        .op = op_of((*made)->entry, text),
     };
     __atomic_add_fetch(&stand_in.live, 1, __ATOMIC_RELAXED);
     return 0;
@@ -121,8 +135,8 @@ int nvrtcCompileProgram(program from, int count, const char *const *options)
         return 0;
     if (stand_in.spoil == OTHER_CHIP)
         chip = chip == 80 ? 90 : 80;
-    from->cubin = make_cubin(chip, 1, stand_in.spoil == NO_ENTRY ? "another_kernel" : from->entry,
-                             from->content, &from->cubin_bytes);
+    from->cubin = make_cubin(chip, 1, stand_in.spoil == NO_ENTRY ? "another_kernel" : from->entry, from->content,
+                             &from->cubin_bytes);
     if (!from->cubin)
         return 1;
     memcpy(cubin_code(from->cubin) + 8, &from->numbers, sizeof from->numbers);

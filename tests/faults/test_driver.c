@@ -425,6 +425,48 @@ static enum splat_status compile_ahead(splat_context *context)
     return status;
 }
 
+/* The first result is another number. */
+static int wrong_operator(const struct kernel_numbers *numbers, const void *launch_args)
+{
+    const struct sp_sparse_args *s = launch_args;
+    int result = cpu_kernel(numbers, launch_args);
+    const int sums = numbers->op == SPLAT_OP_SPMM || numbers->op == SPLAT_OP_SPMM_TRANSPOSED;
+    *(uint16_t *)(sums ? s->plan.o : s->results) ^= 0x4000;
+    return result;
+}
+
+static void wrong_operators_are_neither_used_nor_stored(void **state)
+{
+    struct sandbox *box = *state;
+    static const char *const names[] = {"", "(sddmm, bf16,", "(softmax, bf16,", "(spmm, bf16,", "(spmm_transposed, bf16,"};
+    splat_mask *mask = NULL;
+    OK(splat_mask_from_expression("dilated(20, 3)", 70, 70, SPLAT_ALIGN_BOTTOM_RIGHT, &mask));
+    for (int op = SPLAT_OP_SDDMM; op <= SPLAT_OP_SPMM_TRANSPOSED; op++)
+        for (int wrong = 1; wrong >= 0; wrong--) {
+            splat_context *context = NULL;
+            splat_kernel *kernel = NULL;
+            splat_options options;
+            splat_options_init(&options);
+            options.device = SPLAT_DEVICE_GPU;
+            options.head_dim = 64;
+            options.heads = 2;
+            options.op = (enum splat_op)op;
+            OK(context_in(box, SPLAT_CACHE_ON, &context));
+            cuda->kernel = wrong ? wrong_operator : cpu_kernel;
+            cuda->launches = nvrtc->calls = 0;
+            enum splat_status status = splat_compile(context, mask, &options, &kernel);
+            assert_true(nvrtc->calls > 0); /* nothing was stored the time before */
+            assert_int_equal(cuda->launches, 1);
+            if (wrong)
+                REFUSED(status, SPLAT_COMPILE, names[op], "gives wrong results on this device");
+            else
+                OK(status);
+            splat_kernel_destroy(kernel);
+            splat_context_destroy(context);
+        }
+    splat_mask_destroy(mask);
+}
+
 static void what_passed_is_marked_and_checked_no_more(void **state)
 {
     struct sandbox *box = *state;
@@ -698,6 +740,7 @@ int main(void)
         TEST(bad_images_of_the_compiler_are_refused),
         TEST(bad_images_of_the_cache_are_compiled_anew),
         TEST(wrong_kernels_are_neither_used_nor_stored),
+        TEST(wrong_operators_are_neither_used_nor_stored),
         TEST(what_passed_is_marked_and_checked_no_more),
         TEST(what_was_compiled_ahead_is_checked_in_the_same_process),
         TEST(a_wrong_entry_is_compiled_anew),
