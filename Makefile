@@ -245,10 +245,17 @@ $(BUILD)/examples/%: examples/%.c $(STATIC_LIB) $(BUILD)/compile.key | $(BUILD)/
 
 bench: $(BENCH_SOURCES:bench/%.c=$(BUILD)/bench/%)
 
+$(BUILD)/bench/plan_time: $(BUILD)/bench/suite.inc
+
+$(BUILD)/bench/suite.inc: bench/suite.py
+	$(call say,SUITE,$@)
+	@mkdir -p $(@D)
+	$(Q)python3 bench/suite.py --c > $@.new && mv $@.new $@
+
 $(BUILD)/bench/%: bench/%.c $(STATIC_LIB) $(BUILD)/compile.key | $(BUILD)/deps.ok
 	$(call say,BENCH,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(WARN) $(SAN_FLAGS) -Iinclude $(CFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(STATIC_LIB) \
+	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(WARN) $(SAN_FLAGS) -Iinclude -I$(BUILD)/bench $(CFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(STATIC_LIB) \
 	    $(LDFLAGS) -fopenmp $(LIB_LIBS) -o $@
 
 check:

@@ -5,6 +5,7 @@ The same function serves FlexAttention as a mask_mod and the reference as rows o
 splat, because its generator is splat's own. Python's // and % floor, so negative i - j is safe in `% d == 0`.
 
     python3 bench/suite.py [--seq N]    compares every row of every pattern with splat's ACSR, on the CPU
+    python3 bench/suite.py --c          writes the names and expressions as rows of a C array
 """
 import argparse
 import dataclasses
@@ -208,7 +209,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--lib")
     parser.add_argument("--seq", type=int, nargs="+", default=[1, 17, 129, 1000, 2048])
+    parser.add_argument("--c", action="store_true", help="write names and expressions as rows of a C array")
     args = parser.parse_args()
+    if args.c:
+        print("".join(f'{{"{p.name}", "{p.expression}"}},\n' for p in SUITE), end="")
+        return 0
     import torch
     lib, failed, checked = splat_ctypes.Splat(args.lib), 0, 0
     shapes = [(s, s, splat_ctypes.BOTTOM_RIGHT) for s in args.seq]
