@@ -17,8 +17,8 @@ enum splat_status sp_selfcheck(const splat_kernel *kernel, const struct sp_sourc
 /* The masks of the check for a kernel of this spec: two, for two heads, when it looks masks up, else one. */
 enum splat_status sp_selfcheck_mask(const struct sp_spec *spec, splat_mask **mask);
 
-/* That of the further check for a kernel whose heads share row tiles, or whose row tiles come in parts: two, for two
- * batches, when it looks masks up. */
+/* That of the further check for a kernel whose heads share row tiles, or whose row tiles come in parts: two, for
+ * two batches, when it looks masks up. */
 enum splat_status sp_selfcheck_long_mask(const struct sp_spec *spec, splat_mask **mask);
 
 #endif

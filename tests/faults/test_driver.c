@@ -438,7 +438,8 @@ static int wrong_operator(const struct kernel_numbers *numbers, const void *laun
 static void wrong_operators_are_neither_used_nor_stored(void **state)
 {
     struct sandbox *box = *state;
-    static const char *const names[] = {"", "(sddmm, bf16,", "(softmax, bf16,", "(spmm, bf16,", "(spmm_transposed, bf16,"};
+    static const char *const names[] = {"", "(sddmm, bf16,", "(softmax, bf16,", "(spmm, bf16,",
+                                        "(spmm_transposed, bf16,"};
     splat_mask *mask = NULL;
     OK(splat_mask_from_expression("dilated(20, 3)", 70, 70, SPLAT_ALIGN_BOTTOM_RIGHT, &mask));
     for (int op = SPLAT_OP_SDDMM; op <= SPLAT_OP_SPMM_TRANSPOSED; op++)

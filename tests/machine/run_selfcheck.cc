@@ -124,8 +124,8 @@ static splat_mask *make_mask(const Kernel_case &given)
          given);
     if (middle == std::string::npos)
         return masks[0];
-    need(splat_mask_from_expression(text.substr(middle + 1).c_str(), given.q_len, given.kv_len, SPLAT_ALIGN_BOTTOM_RIGHT,
-                                    &masks[1]),
+    need(splat_mask_from_expression(text.substr(middle + 1).c_str(), given.q_len, given.kv_len,
+                                    SPLAT_ALIGN_BOTTOM_RIGHT, &masks[1]),
          given);
     need(splat_mask_map(masks, given.of_batches ? 2 : 1, given.of_batches ? 1 : 2, &map), given);
     splat_mask_destroy(masks[0]);
@@ -288,11 +288,18 @@ static const struct {
     enum splat_op op;
     Edit edit;
 } value_edits[] = {
-    {SPLAT_OP_SDDMM, {"fault: scale left out", "void gather(", "products[2 * (r % 2)] * scale", "products[2 * (r % 2)]"}},
-    {SPLAT_OP_SDDMM, {"fault: a bit of a pair for the other", "void mask_bits(", "8 * (block % 4) + e", "8 * (block % 4) + 1 - e"}},
-    {SPLAT_OP_SPMM, {"fault: rows of a fragment swapped", "void load_row_fragment(", "x / 4 * 2 + x % 2", "x / 4 * 2 + 1 - x % 2"}},
-    {SPLAT_OP_SPMM, {"fault: bad values meet zeros", "for (bool more = true; more; stage ^= 1) {", "HAS_PARTIAL && apart", "false"}},
-    {SPLAT_OP_SPMM_TRANSPOSED, {"fault: a rank one too high", "void load_column_fragment(", "(1u << (4 * g)) - 1", "(2u << (4 * g)) - 1"}},
+    {SPLAT_OP_SDDMM,
+     {"fault: scale left out", "void gather(", "products[2 * (r % 2)] * scale", "products[2 * (r % 2)]"}},
+    {SPLAT_OP_SDDMM,
+     {"fault: a bit of a pair for the other", "void mask_bits(", "8 * (block % 4) + e", "8 * (block % 4) + 1 - e"}},
+    {SPLAT_OP_SPMM,
+     {"fault: rows of a fragment swapped", "void load_row_fragment(", "x / 4 * 2 + x % 2",
+      "x / 4 * 2 + 1 - x % 2"}},
+    {SPLAT_OP_SPMM,
+     {"fault: bad values meet zeros", "for (bool more = true; more; stage ^= 1) {", "HAS_PARTIAL && apart",
+      "false"}},
+    {SPLAT_OP_SPMM_TRANSPOSED,
+     {"fault: a rank one too high", "void load_column_fragment(", "(1u << (4 * g)) - 1", "(2u << (4 * g)) - 1"}},
     {SPLAT_OP_SOFTMAX, {"fault: sums of half a warp", "float sum = 0.0f;", "mask = 16", "mask = 8"}},
 };
 
@@ -374,9 +381,11 @@ static std::vector<Kernel_case> all_cases()
             shared(edit.name, AFFINE, arch, 100, 8192, 8, 1, &edit);
     }
     for (const auto op : {SPLAT_OP_SDDMM, SPLAT_OP_SPMM, SPLAT_OP_SPMM_TRANSPOSED, SPLAT_OP_SOFTMAX}) {
-        const auto with_op = [&](int row, int dim, const char *what, const char *mask, int layout, const Edit *edit) {
+        const auto with_op = [&](int row, int dim, const char *what, const char *mask, int layout,
+                                 const Edit *edit) {
             const auto dtype = row % 2 ? SPLAT_BF16 : SPLAT_FP16;
-            cases.push_back({shape_name(SPLAT_ARCH_SM80, row, dim, what, op), SPLAT_ARCH_SM80, row, dim, dtype, mask, layout, edit});
+            cases.push_back({shape_name(SPLAT_ARCH_SM80, row, dim, what, op), SPLAT_ARCH_SM80, row, dim, dtype,
+                             mask, layout, edit});
             cases.back().op = op;
         };
         const sp_tune_table *table = sp_tune_table_of(op, SPLAT_ARCH_SM80);
